@@ -41,9 +41,11 @@ _KINDS: Final[dict[str, Callable[[pa.DataType], bool]]] = {
 _OCTETS: Final = ("string", "binary")
 """Kinds whose casts copy octets, and cannot change any."""
 _VALUE_CHARACTERS_MAX: Final = 80
-_SCALES_APART_MAX: Final = 76
-"""Digits of a decimal at most: nothing but 0 has a place in both of two scales that are farther apart. Arrow looks the
-power of ten between two scales up, wherever in memory that would be."""
+_DIGITS_MAX: Final = 76
+"""Of a decimal of Arrow's."""
+_SCALES_APART_MAX: Final = _DIGITS_MAX
+"""Nothing but 0 has a place in both of two scales that are farther apart. Arrow looks the power of ten between two
+scales up, wherever in memory that would be."""
 _VIEW: Final = pa.binary(16)
 """The head of a view: its length, and its octets or where they are."""
 
@@ -166,8 +168,7 @@ def _cast(column: pa.Array, data_type: pa.DataType, kind: str) -> pa.Array | Non
         cast = column.cast(data_type)
         if kind in _OCTETS:
             return cast
-        # Every float is a float64, and Arrow does not compare the shortest ones.
-        compared_as = pa.float64() if kind == "float" else column.type
+        compared_as = _compared_as(column.type, kind)
         back, column = cast.cast(compared_as), column.cast(compared_as)
     except pa.ArrowInvalid:
         return None
@@ -175,6 +176,15 @@ def _cast(column: pa.Array, data_type: pa.DataType, kind: str) -> pa.Array | Non
     if kind == "float":
         same = pc.or_(same, pc.and_(pc.is_nan(back), pc.is_nan(column)))
     return cast if pc.all(same, min_count=0).as_py() else None
+
+
+def _compared_as(given: pa.DataType, kind: str) -> pa.DataType:
+    """The type that the values before and after a cast are compared in; it holds all of the type that was given."""
+    if kind == "float":
+        return pa.float64()  # Arrow does not compare the shortest ones.
+    if kind == "decimal":
+        return pa.decimal256(_DIGITS_MAX, given.scale)  # Arrow loses digits on the way to a shorter decimal.
+    return given
 
 
 def _first_inexact(column: pa.Array, data_type: pa.DataType, kind: str) -> int:

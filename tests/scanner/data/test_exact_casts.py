@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from decimal import Decimal
 
 import pyarrow as pa
 import pytest
@@ -96,6 +97,16 @@ def test_decimals_of_scales_that_are_far_apart_are_refused(scale: int, value: in
     column.validate(full=True)
     with pytest.raises(SchemaMismatch, match=r"cannot be stored as decimal128\(12, 3\): their scales"):
         cast_exactly(column, pa.field("c", pa.decimal128(12, 3)))
+
+
+@pytest.mark.parametrize("given", [pa.decimal32(9, 2), pa.decimal64(18, 2), pa.decimal256(40, 2)], ids=str)
+def test_decimals_of_other_widths_that_fit_are_stored(given: pa.DataType) -> None:
+    """In more digits than the given type has, of which Arrow's cast back would lose some."""
+    values = [Decimal("-9999999.99"), Decimal("1.00"), None]
+    stored = pa.decimal128(38, 31)
+    assert cast_exactly(pa.array(values, given), pa.field("c", stored)).equals(pa.array(values, stored))
+    with pytest.raises(SchemaMismatch, match=r"row 0 holds -9999999\.99"):
+        cast_exactly(pa.array(values, given), pa.field("c", pa.decimal128(38, 1)))
 
 
 def test_a_decimal_that_python_does_not_have_is_told_by_its_type() -> None:
