@@ -297,6 +297,22 @@ def test_what_is_pushed(table: scanner.sync.Table, condition: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "text",
+    [
+        "select * from t where i1 = 5 order by f8, k limit 3",
+        "select avg(f8), count(distinct i8) from t where i1 = 5",
+        "select count(*), count(distinct k), sum(f8), count(s) from t where i1 = 5",
+    ],
+)
+def test_what_is_done_with_the_rows_keeps_no_condition_back(table: scanner.sync.Table, text: str) -> None:
+    """The first rows in an order, and distinct counts, leave the others at the server as well."""
+    with Query(text) as query:
+        use = query.uses({"t": table.description})["t"]
+    assert use.condition is not None
+    assert text_of(use.condition) == '"i1" = 5'
+
+
+@pytest.mark.parametrize(
     "condition", ["i1 + i8 = 5", "s collate nocase = 'a'", "f8 = 'nan'::double", "k = 1 or f8 > f4", "true"]
 )
 def test_what_is_not_pushed(table: scanner.sync.Table, condition: str) -> None:
