@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 import trio
@@ -41,6 +41,7 @@ from scanner.errors import (
     ArgumentInvalid,
     DataCorrupted,
     LeaseNotFound,
+    ScannerError,
     SchemaMismatch,
     TableExists,
 )
@@ -59,6 +60,8 @@ if TYPE_CHECKING:
     from transport import TransportConfig
 
 BUCKETS_DEFAULT: Final = 4
+_DROP_S: Final = 1.0
+"""How long a cancelled acquisition waits for its lease to be dropped; the lease's time ends it otherwise."""
 _DRAIN_S_END: Final = 4_000_000
 """Milliseconds of it fit into 32 bits."""
 
@@ -475,7 +478,8 @@ class Client:
             )
         except trio.Cancelled:
             if lease_id is None:  # Nobody knows the id, so nobody else would let go of it.
-                await self.leases.drop_soon(name)
+                with trio.move_on_after(_DROP_S, shield=True), suppress(ScannerError):
+                    await self.leases.drop(name)
             raise
         if info is None:
             if missing:

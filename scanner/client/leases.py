@@ -40,8 +40,6 @@ _RENEWALS_PER_TTL: Final = 3
 _TRIES_PER_RENEWAL: Final = 4
 _DROP_S: Final = 5.0
 """How long leaving a block waits for the drop. If it fails, the lease ends with its time."""
-_DROP_SOON_S: Final = 1.0
-"""The same for one whose acquisition was cancelled."""
 _AGE_S_MAX: Final = 1e9
 _TTL_S_MAX: Final = 2**32
 
@@ -195,15 +193,6 @@ class Leases:
         if reply.lease_id:
             require_about("DropLease", lease_id, reply.lease_id)
         return reply.dropped
-
-    async def drop_soon(self, lease_id: str) -> None:
-        """Let go of everything if the server answers soon; else the lease ends with its time.
-
-        Cancellation:
-            No effect.
-        """
-        with trio.move_on_after(_DROP_SOON_S, shield=True), suppress(ScannerError):
-            await self.drop(lease_id)
 
     async def list(self, table: str | None) -> list[LeaseInfo]:
         """The leases that the caller may see, by principal and id."""
