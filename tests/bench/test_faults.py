@@ -20,7 +20,7 @@ from scanner.data.digest import checksum
 from scanner.storage.images import format as format_
 from scanner.storage.images import reader
 from scanner.storage.lineage import Lineage
-from scanner.storage.rocksdb import catalog, documents
+from scanner.storage.rocksdb import files
 from scanner.storage.rocksdb.bucket import RocksBucket
 from tests.support.nightly import everyday
 
@@ -74,8 +74,7 @@ def _no_durable_end(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _no_checksums(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (catalog, documents):
-        monkeypatch.setattr(module, "unseal", lambda _name, sealed, _where: sealed.partition(b"\n")[2])
+    monkeypatch.setattr(files, "unseal", lambda _name, sealed, _where: sealed.partition(b"\n")[2])
 
 
 class _Alike(int):

@@ -52,10 +52,12 @@ if TYPE_CHECKING:
 
 
 _logger = logging.getLogger(__name__)
-_READING_S: Final = 30.0
-"""The longest silence of a client that has not half-closed until the call ends behind its scan's end."""
-_GOODBYE_S: Final = 1.0
-"""The same while the server drains."""
+_GOODBYE_S: Final = 2.0
+"""How long a client that has not half-closed may be silent after its scan's end before the call ends. A client that was
+silent for longer while the scan ran, as one that reads slowly is, may be so for twice as long as it was."""
+_GOODBYE_S_MAX: Final = 30.0
+_DRAINED_GOODBYE_S: Final = 1.0
+"""The same while the server drains, for everybody."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -117,6 +119,8 @@ class PushScan:
         """Whether the scan has read on since something was sent."""
         self._scope = trio.CancelScope()
         self._goodbye = trio.CancelScope()
+        self._goodbye_s = _GOODBYE_S
+        self._heard_at = trio.current_time()
         self.end_reason: EndReason | None = None
         """Why the scan came to its explicit end; None until then."""
 
@@ -192,7 +196,7 @@ class PushScan:
             TransportError: The stream or the connection is gone.
 
         Waits:
-            Until the client has half-closed, or has said nothing for half a minute; while the server drains, a second.
+            Until the client has half-closed, or has been silent for too long; see `_GOODBYE_S`.
         """
         self._await_goodbye()
         if not self._requests.half_closed:
@@ -205,6 +209,9 @@ class PushScan:
     async def _receive_all(self) -> None:
         # Beside the sending task, which does the stream's work: waiting here holds nothing up.
         while (message := await self._stream.receive(attributed=False)) is not None:
+            silence_s = trio.current_time() - self._heard_at
+            self._heard_at += silence_s
+            self._goodbye_s = min(max(self._goodbye_s, 2 * silence_s), _GOODBYE_S_MAX)
             self._await_goodbye()
             if self._requests.receive(message):
                 self._whole_blocks.granted(self._stream.credit.available)
@@ -280,7 +287,7 @@ class PushScan:
 
     def _await_goodbye(self) -> None:
         """Set the time at which a call whose scan has come to its end waits no longer."""
-        silence_s = _READING_S if self._drained_by is None else _GOODBYE_S
+        silence_s = self._goodbye_s if self._drained_by is None else _DRAINED_GOODBYE_S
         self._goodbye.deadline = trio.current_time() + silence_s
 
     async def _notice_or_end(self) -> EndReason | None:
