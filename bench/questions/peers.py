@@ -41,6 +41,11 @@ server and four at the client. One at each end was the writer's task that was wo
 without. Of the 2 ms of ten rows 1.2 are one step of the server: a quarter is decoding ten rows, which is NumPy's and
 Arrow's cost of a block of any size, a fifth to open the state and to choose what to read, an eighth the write.
 
+The phase of the machine decides some bars. The same code took 1.33 ms and, in a slow phase, 2.87 ms for the first of
+ten rows, and 60 and 144 ns of its own for a row; the trees of both days, by turns in one run, differ by no more than
+the noise (rows of a KiB from the row store: 0.90, 1.01 and 1.02). These rows are where one thread is behind Flight: of
+2.8 us of the server's CPU a row 1.6 are reading and decoding, and Flight sends from other threads meanwhile.
+
 Beside a writer, crowds that took their turns from the least to the most showed 64 scans at 0.8 of the rate of four, and
 from the most to the least at 1.05: whoever comes later passes more versions of the rows in RocksDB's memtable. So
 another crowd is the first in each round.
