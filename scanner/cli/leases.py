@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from scanner.client.leases import LeaseInfo
+    from scanner.sync import Client
 
 _TARGETS = "TABLE[:BUCKETS]"
 
@@ -155,15 +156,19 @@ def release(lease_id: str, targets: tuple[str, ...], principal: str, endpoint: s
     """Release tables or buckets of a lease. A lease without buckets is gone. A missing lease is no error."""
     left: LeaseInfo | None = None
     with connected(endpoint) as client:
-        had = any(
-            each.lease_id == lease_id and principal in ("", each.principal) for each in client.list_leases()
-        )
+        before = _owners(client, lease_id)
         for table, buckets in map(_parse_target, targets):
             left = client.leases.release(lease_id, table, buckets, principal)
+        # An administrator sees the leases of others, which may have that id and are not meant.
+        ended = before - _owners(client, lease_id)
     if left is not None:
         note(f"lease {lease_id} keeps {len(left.buckets)} buckets")
     else:
-        note(f"lease {lease_id} is gone" if had else f"there was no lease {lease_id}")
+        note(f"lease {lease_id} is gone" if ended else f"there was no lease {lease_id}")
+
+
+def _owners(client: Client, lease_id: str) -> set[str]:
+    return {each.principal for each in client.list_leases() if each.lease_id == lease_id}
 
 
 @leases.command(epilog=example("weir leases drop nightly"))

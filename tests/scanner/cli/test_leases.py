@@ -12,6 +12,7 @@ import pytest
 
 import scanner.sync
 from scanner.cli import run
+from scanner.server.auth.principals import Credentials, make_token, token_sha256
 from scanner.server.config import ScannerConfig
 from tests.support.server import running_server
 
@@ -71,6 +72,32 @@ def test_the_life_of_a_lease(command: Weir) -> None:
     code, out, err = command("leases", "renew", "nightly")
     assert (code, out, err.count("\n")) == (1, "", 1)
     assert "acquire it again" in err
+
+
+def test_the_lease_of_another_is_not_released(
+    tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An administrator who has none of that id is told so, though another principal has one, which stays."""
+    tokens = {name: make_token() for name in ("admin", "anna")}
+    principals = "\n".join(
+        f'[principals.{name}]\ntoken_sha256 = "{token_sha256(token)}"\nread = "*"\nwrite = "*"\n'
+        f"admin = {'true' if name == 'admin' else 'false'}"
+        for name, token in tokens.items()
+    )
+    monkeypatch.setenv("WEIR_TOKEN", tokens["admin"])
+    with (
+        running_server(tmp_path / "data", credentials=Credentials.parse(principals)) as server,
+        scanner.sync.connect(server.endpoint, token=tokens["anna"]) as anna,
+    ):
+        anna.create_table("items", pa.schema([("id", pa.int64())]), ["id"], 1)
+        anna.acquire_lease(scanner.LeaseTarget("items", state="log"), lease_id="nightly")
+        release = ["leases", "release", "nightly", "items", "-e", server.endpoint]
+        assert run(release) == 0
+        assert capfdbinary.readouterr().err == b"there was no lease nightly\n"
+        assert len(anna.list_leases()) == 1
+        assert run([*release, "--principal", "anna"]) == 0
+        assert capfdbinary.readouterr().err == b"lease nightly is gone\n"
+        assert anna.list_leases() == []
 
 
 def test_choosing_states(command: Weir) -> None:
