@@ -1,9 +1,11 @@
-"""Which extra brings which library: where one is missing, a single line says what to install."""
+"""What is installed of weir: its version, and the extras; where one is missing, a single line says what to install."""
 
 from __future__ import annotations
 
+import importlib.metadata
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Final
 
 DISTRIBUTION: Final = "weirstream"
@@ -19,6 +21,15 @@ EXTRA_OF: Final = {
     "rocksdict": "server",
 }
 """By the name that is imported."""
+
+
+@cache
+def installed_version() -> str:
+    """The version of weir that this Python has installed; `unknown` where it runs from a directory of sources."""
+    try:
+        return importlib.metadata.version(DISTRIBUTION)
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"
 
 
 class ExtraMissing(ModuleNotFoundError):

@@ -6,11 +6,9 @@ with slots has its values by their places, so that one field more or less moves 
 
 from __future__ import annotations
 
-import importlib.metadata
-from functools import cache
 from typing import Any, TypeVar
 
-from scanner.extras import DISTRIBUTION
+from scanner.extras import installed_version
 from spark_source.errors import SourceError
 
 T = TypeVar("T")
@@ -23,16 +21,7 @@ class OfOneRelease:
     """
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _begin_copy, (type(self), installed_release()), self.__getstate__()
-
-
-@cache
-def installed_release() -> str:
-    """The version of weir that this Python has installed."""
-    try:
-        return importlib.metadata.version(DISTRIBUTION)
-    except importlib.metadata.PackageNotFoundError:  # It runs from a directory of sources.
-        return "unknown"
+        return _begin_copy, (type(self), installed_version()), self.__getstate__()
 
 
 def _begin_copy(kind: type[T], release: str) -> T:
@@ -41,9 +30,9 @@ def _begin_copy(kind: type[T], release: str) -> T:
     Raises:
         SourceError: It is of another release.
     """
-    if release != installed_release():
+    if release != installed_version():
         raise SourceError(
-            f"the driver has weir {release}, and this Python {installed_release()}: install the same version on the"
+            f"the driver has weir {release}, and this Python {installed_version()}: install the same version on the"
             " driver and in the Python of every executor"
         )
     return kind.__new__(kind)

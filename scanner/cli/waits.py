@@ -1,4 +1,4 @@
-"""What a command says that waits for a server: on a terminal, when it begins to try again, and at rare intervals."""
+"""Tells the user at a terminal that a command waits for its server, and why."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _AGAIN_S: Final = 30.0
 
 
 class _Waits(logging.Handler):
-    """Tells of failures after which something is tried again: of the first, and then of one in a while."""
+    """Shows the first failure that is retried, and then one every `_AGAIN_S`."""
 
     def __init__(self) -> None:
         super().__init__()
         self._silent_until = -math.inf
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Tell of one, or be silent."""
+        """Show one, or be silent."""
         now = time.monotonic()
         if now >= self._silent_until:
             self._silent_until = now + _AGAIN_S
@@ -33,7 +33,7 @@ class _Waits(logging.Handler):
 
 @contextmanager
 def told_of_waits() -> Iterator[None]:
-    """Run a block in which a person is told why it takes so long. Standard error that is a file gets nothing."""
+    """Run a block; its retries are told to a user at a terminal, and nothing goes into a file."""
     if not is_terminal():
         yield
         return

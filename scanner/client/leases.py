@@ -187,7 +187,7 @@ class Leases:
         return _asked_for(lease_id, principal, reply.lease) if reply.HasField("lease") else None
 
     async def drop(self, lease_id: str, principal: str = "") -> bool:
-        """Let go of everything. Returns whether the lease was there."""
+        """Drop a lease. Returns whether it was there."""
         request = pb.DropLeaseRequest(lease_id=lease_id, principal=principal)
         reply = await self._call("DropLease", request, pb.DropLeaseResponse)
         if reply.lease_id:

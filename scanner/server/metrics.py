@@ -6,7 +6,6 @@ Names and labels are listed in docs/operating.md, which a test compares with wha
 
 from __future__ import annotations
 
-import importlib.metadata
 import itertools
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
-from scanner.extras import DISTRIBUTION
+from scanner.extras import installed_version
 from scanner.server.auth.audit import AuditEvent
 
 if TYPE_CHECKING:
@@ -34,10 +33,6 @@ class ServerCollector(Collector):
 
     def __init__(self, read: Callable[[], ScannerStatistics]) -> None:
         self._read = read
-        try:
-            self._version = importlib.metadata.version(DISTRIBUTION)
-        except importlib.metadata.PackageNotFoundError:  # It runs from a directory of sources.
-            self._version = "unknown"
 
     def describe(self) -> list[Metric]:
         """Nothing beforehand: registering must not ask the server."""
@@ -45,7 +40,7 @@ class ServerCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Every metric, now."""
-        yield _labelled_gauge("weir_build_info", "1, with the version.", "version", {self._version: 1})
+        yield _labelled_gauge("weir_build_info", "1, with the version.", "version", {installed_version(): 1})
         now = self._read()
         yield from _transport(now.transport)
         yield from _scans(now)

@@ -103,7 +103,7 @@ def test_another_release_reads_nothing(kind: type, monkeypatch: pytest.MonkeyPat
     sent.plan = PARTITION
     assert sent_to_worker(sent).plan == PARTITION
     arriving = pickled(sent)
-    monkeypatch.setattr(release, "installed_release", lambda: "0.0.1")
+    monkeypatch.setattr(release, "installed_version", lambda: "0.0.1")
     monkeypatch.setattr(BucketPartition, "__setstate__", None, raising=False)  # Not to be called.
     with pytest.raises(
         SourceError, match=r"the driver has weir .*, and this Python 0\.0\.1: install the same"

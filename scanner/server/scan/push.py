@@ -119,8 +119,10 @@ class PushScan:
         """Whether the scan has read on since something was sent."""
         self._scope = trio.CancelScope()
         self._goodbye = trio.CancelScope()
+        """Of the wait for the client after the scan's end."""
         self._goodbye_s = _GOODBYE_S
         self._heard_at = trio.current_time()
+        """When the client sent something last; seconds of trio's clock."""
         self.end_reason: EndReason | None = None
         """Why the scan came to its explicit end; None until then."""
 
@@ -209,9 +211,9 @@ class PushScan:
     async def _receive_all(self) -> None:
         # Beside the sending task, which does the stream's work: waiting here holds nothing up.
         while (message := await self._stream.receive(attributed=False)) is not None:
-            silence_s = trio.current_time() - self._heard_at
-            self._heard_at += silence_s
-            self._goodbye_s = min(max(self._goodbye_s, 2 * silence_s), _GOODBYE_S_MAX)
+            now = trio.current_time()
+            self._goodbye_s = min(max(self._goodbye_s, 2 * (now - self._heard_at)), _GOODBYE_S_MAX)
+            self._heard_at = now
             self._await_goodbye()
             if self._requests.receive(message):
                 self._whole_blocks.granted(self._stream.credit.available)
@@ -286,7 +288,7 @@ class PushScan:
         self.end_reason = reason
 
     def _await_goodbye(self) -> None:
-        """Set the time at which a call whose scan has come to its end waits no longer."""
+        """Set the end of the wait for the client after the scan's end."""
         silence_s = self._goodbye_s if self._drained_by is None else _DRAINED_GOODBYE_S
         self._goodbye.deadline = trio.current_time() + silence_s
 
