@@ -360,7 +360,8 @@ def forget_output() -> None:
 
 def note(message: str) -> None:
     """Tell the user something that is not the command's output, in one line."""
-    click.echo(escaped(message), err=True)
+    # Click's own standard error goes around a bar that is drawn there: the line would be behind it, on the same line.
+    click.echo(escaped(message), sys.stderr, err=True)
 
 
 def fail(message: str) -> NoReturn:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,8 +13,10 @@ import click
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
+from rich.progress import Progress
 
-from scanner.cli.app import HungUp, Interrupted, OneLineGroup, Terminated, names, shown_names, weir
+from scanner.cli.app import HungUp, Interrupted, OneLineGroup, Terminated, names, note, shown_names, weir
 from scanner.cli.destination import written
 
 
@@ -27,6 +31,17 @@ def test_every_command_is_where_the_list_says() -> None:
         assert command.name == name
         assert command.help
     assert weir.get_command(context, "nonsense") is None
+
+
+def test_a_note_stands_above_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is told while a bar is drawn gets a line of its own, and not the rest of the bar's."""
+    shown = io.BytesIO()
+    monkeypatch.setattr(sys, "stderr", io.TextIOWrapper(shown, "utf-8", write_through=True))
+    with Progress(console=Console(stderr=True, force_terminal=True, width=60)) as progress:
+        progress.add_task("loading", total=10)
+        progress.refresh()
+        note("the server is gone")
+    assert b"\r\x1b[2Kthe server is gone\n" in shown.getvalue()
 
 
 def test_help_fits_a_terminal() -> None:
