@@ -31,10 +31,10 @@ fifth of Python's part, and reading and verifying a block again for each scan a 
 not: sending from the page cache (`sendfile`), whose work for each page costs what the copy did; a larger or a smaller
 send buffer; a thread for sending, which waits for the interpreter's lock before and after each write (1 KiB rows from
 the row store: 0.74 to 0.84 of the rows a second, with whatever switch interval); and waiting for the socket after each
-read that did not fill its room, which made many small reads of few large ones (8 % slower). Where memory is slow, Python's calls suffer more than C's: phases of a
-machine change the ratios. A client that keeps 72 MB of batches in memory that was idle for seconds took 0.21 us a row
-instead of 0.03, where the host takes such memory back; the blocking client adds 0.15 ms for each batch that it hands
-to the caller's thread (`push trio` and `to_arrow` do not).
+read that did not fill its room, which made many small reads of few large ones (8 % slower). Where memory is slow,
+Python's calls suffer more than C's: phases of a machine change the ratios. A client that keeps 72 MB of batches in
+memory that was idle for seconds took 0.21 us a row instead of 0.03, where the host takes such memory back; the blocking
+client adds 0.15 ms for each batch that it hands to the caller's thread (`push trio` and `to_arrow` do not).
 
 Of a small call no function has more than a tenth, and a profile shows nothing. A list of the steps of trio's tasks at
 both ends, by the clock (`trio.abc.Instrument`), does: what a call waits for is rounds of the event loop, three at the
