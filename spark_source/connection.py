@@ -6,6 +6,7 @@ log hold their paths only.
 
 from __future__ import annotations
 
+import functools
 import random
 import time
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -44,7 +45,7 @@ def open_client(options: SourceOptions) -> scanner.sync.Client:
     if options.tls_ca is not None or options.tls_cert is not None or options.tls_key is not None:
         ca = None if options.tls_ca == _SYSTEM_CAS else options.tls_ca
         context = scanner.tls(ca, options.tls_cert, options.tls_key)
-    token = None if options.token_file is None else scanner.read_token(options.token_file)
+    token = None if options.token_file is None else functools.partial(scanner.read_token, options.token_file)
     return scanner.sync.connect(options.endpoint, ssl_context=context, token=token)
 
 

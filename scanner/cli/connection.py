@@ -6,6 +6,7 @@ and that is read here and nowhere else.
 
 from __future__ import annotations
 
+import functools
 import os
 import ssl
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from typing import Any, Final, TypedDict, TypeVar
 
 import click
 
-from scanner.client.credentials import read_token, tls
+from scanner.client.credentials import TokenSource, read_token, tls
 
 TOKEN_VARIABLE: Final = "WEIR_TOKEN"
 SYSTEM_CAS: Final = "system"
@@ -33,7 +34,7 @@ class ConnectionArguments(TypedDict):
     """Arguments of `scanner.sync.connect`."""
 
     ssl_context: ssl.SSLContext | None
-    token: str | None
+    token: TokenSource
     insecure_token: bool
 
 
@@ -70,11 +71,16 @@ def connection_arguments() -> ConnectionArguments:
     if ca is not None or certificate is not None or key is not None:
         context = tls(None if ca is None or str(ca) == SYSTEM_CAS else ca, certificate, key)
     token = (
-        read_token(token_file)
+        _token_of(token_file)
         if token_file is not None
         else os.environ.get(TOKEN_VARIABLE, "").strip() or None
     )
     return ConnectionArguments(ssl_context=context, token=token, insecure_token=bool(insecure))
+
+
+def _token_of(path: Path) -> TokenSource:
+    """The token of a file, which is read again when the client asks, unless it is a pipe."""
+    return functools.partial(read_token, path) if path.is_file() else read_token(path)
 
 
 def file_path(*, exists: bool = True) -> click.Path:

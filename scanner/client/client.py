@@ -31,6 +31,7 @@ from scanner.client.admin import (
 )
 from scanner.client.calls import call_unary, require_about
 from scanner.client.connection import Connection, Dial, connect_by_tcp, open_connection, parse_endpoint
+from scanner.client.credentials import CallCredentials
 from scanner.client.leases import Leasable, Lease, LeaseInfo, Leases, new_lease_id, refusal
 from scanner.client.retries import RETRIES_DEFAULT, RETRIES_MAX, RetryPolicy
 from scanner.client.scan.builder import UINT64_MAX, bucket_number, whole
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from scanner.client.credentials import TokenSource
     from scanner.client.scan.builder import ScanPlan
     from transport import TransportConfig
 
@@ -93,7 +95,7 @@ async def connect(
     *,
     config: TransportConfig | None = None,
     ssl_context: ssl.SSLContext | None = None,
-    token: str | None = None,
+    token: TokenSource = None,
     insecure_token: bool = False,
     retries: int = RETRIES_DEFAULT,
     rng: Random | None = None,
@@ -108,7 +110,9 @@ async def connect(
         endpoint: `HOST:PORT`, or `HOST` for port 9123; an IPv6 address in brackets.
         config: Limits of the connection.
         ssl_context: For TLS, such as `scanner.tls` makes; None: plaintext.
-        token: Bearer token that proves who calls; see `scanner.read_token`.
+        token: Bearer token that proves who calls, or a function that returns the one of the moment, at once, such as
+            `functools.partial(scanner.read_token, "token")`. It is asked for each TCP connection, and again when the
+            server does not know the token: where that was replaced, calls, scans and writes go on with the newer one.
         insecure_token: Send the token in plaintext, even to another machine.
         retries: Attempts at going on, or at connecting again, in a row and without progress, that may fail; 0: errors
             come at once. This first connection is tried once.
@@ -148,12 +152,13 @@ async def connect(
         port,
         config=config,
         ssl_context=ssl_context,
-        token=token,
-        insecure_token=insecure_token,
         dial=dial,
     )
+    credentials = CallCredentials(token, host, ssl_context, insecure_token=insecure_token)
     policy = RetryPolicy(retries=retries)
-    async with open_connection(connect_once, f"{host}:{port}", policy=policy, rng=rng) as connection:
+    async with open_connection(
+        connect_once, f"{host}:{port}", credentials=credentials, policy=policy, rng=rng
+    ) as connection:
         yield Client(connection, endpoint)
 
 

@@ -29,11 +29,11 @@ import pyarrow as pa
 import trio
 
 import transport
-from scanner.client.credentials import credentials_metadata
-from scanner.client.failures import as_scanner_error
+from scanner.client.credentials import CallCredentials
+from scanner.client.failures import OF_CREDENTIALS, as_scanner_error
 from scanner.client.retries import Attempts, RetryPolicy, retried
 from scanner.client.writer_ids import WriterIds
-from scanner.errors import ArgumentInvalid, ScannerError, ServerUnavailable, Unauthenticated
+from scanner.errors import ArgumentInvalid, PermissionDenied, ScannerError, ServerUnavailable, Unauthenticated
 from scanner.tasks import bare
 
 if TYPE_CHECKING:
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 
 Dial: TypeAlias = "Callable[[], Awaitable[trio.abc.Stream]]"
 """Makes a byte stream to the server. Raises OSError if nobody answers."""
-Connect: TypeAlias = Callable[[], AbstractAsyncContextManager[transport.Client]]
-"""Makes one TCP connection, or what stands for it."""
+Connect: TypeAlias = "Callable[[transport.Metadata], AbstractAsyncContextManager[transport.Client]]"
+"""Makes one TCP connection, or what stands for it, whose calls all have the given fields."""
 
 PORT_DEFAULT: Final = 9123
 LINKS_MAX: Final = 64
@@ -54,11 +54,17 @@ CREDIT_GROWTH_BYTES_MAX: Final = 256 << 20
 """Message bytes by which the credit of all scans of a client together grows, beyond what they begin with."""
 
 
+class _TokenReplaced(ServerUnavailable):
+    """The server does not know the token of a call any more, which did nothing, and there is a newer one."""
+
+
 class _Link:
     """One TCP connection, and the users that keep it open."""
 
-    def __init__(self, client: transport.Client) -> None:
+    def __init__(self, client: transport.Client, metadata: transport.Metadata) -> None:
         self.client = client
+        self.metadata = metadata
+        """What its calls prove."""
         self.lasting = 0
         """Users whose calls do not end by themselves."""
         self._users = 0
@@ -102,16 +108,24 @@ class Connection:
     Args:
         connect: Makes a TCP connection.
         where: Names the server in errors.
+        credentials: What calls prove; asked again for each TCP connection, and where the server does not know it.
         policy: How often and how patiently connecting is tried; a scan has it, too, unless it has its own.
         rng: Draws delays.
         nursery: Runs the connections.
     """
 
     def __init__(
-        self, connect: Connect, where: str, policy: RetryPolicy, rng: Random, nursery: trio.Nursery
+        self,
+        connect: Connect,
+        where: str,
+        credentials: CallCredentials,
+        policy: RetryPolicy,
+        rng: Random,
+        nursery: trio.Nursery,
     ) -> None:
         self._connect = connect
         self._where = where
+        self._credentials = credentials
         self._policy = policy
         self._rng = rng
         self._nursery = nursery
@@ -165,7 +179,8 @@ class Connection:
             lasting: Whether the block has one call, which does not end by itself; other calls may have several at once.
 
         Raises:
-            ServerUnavailable: Nobody answers, or not as a weir server should.
+            ServerUnavailable: Nobody answers, or not as a weir server should; or the block was left because the server
+                does not know its token, and there is a newer one, which the next block has.
             Unauthenticated: The server does not accept the client's certificate.
             ArgumentInvalid: The server speaks TLS, and no TLS was asked for; or `LINKS_MAX` connections have all the
                 lasting calls that it allows.
@@ -177,8 +192,30 @@ class Connection:
         link = await retried(self.attempts(retries), functools.partial(self._enter_link, lasting=lasting))
         try:
             yield link.client
+        except (transport.CallFailed, Unauthenticated, PermissionDenied) as error:
+            replaced = self.token_replaced(link.client, error)
+            if replaced is None:
+                raise
+            raise replaced from error
         finally:
             link.leave(lasting=lasting)
+
+    def token_replaced(self, client: transport.Client, error: Exception) -> ServerUnavailable | None:
+        """What to raise for the failure of a call if only its token is out of date; None: that is not the reason.
+
+        Such a call did nothing, and the next one, on another connection, has the newer token.
+        """
+        refused = isinstance(error, Unauthenticated | PermissionDenied)
+        if isinstance(error, transport.CallFailed):
+            refused = error.status in OF_CREDENTIALS
+        if not refused:
+            return None
+        self._credentials.renew()
+        if not any(link.client is client and not self._takes_calls(link) for link in self._links):
+            return None
+        return _TokenReplaced(
+            f"the server at {self._where} knows the token no more, and there is a newer one"
+        )
 
     @asynccontextmanager
     async def open_stream(
@@ -208,8 +245,15 @@ class Connection:
             ServerUnavailable, Unauthenticated: See `client`.
             TransportError: The call failed; it is not made again.
         """
+        call = functools.partial(self._call, path, request, metadata=metadata, timeout_s=timeout_s)
+        try:
+            return await call()
+        except _TokenReplaced:
+            return await call()
+
+    async def _call(self, path: str, request: bytes, **options: Any) -> Any:
         async with self.client(retries=None) as client:
-            return await client.call(path, request, metadata=metadata, timeout_s=timeout_s)
+            return await client.call(path, request, **options)
 
     async def _enter_link(self, *, lasting: bool) -> _Link:
         """Use a link on which a call can be opened now; one attempt."""
@@ -279,7 +323,7 @@ class Connection:
                 self._failure = self._translated(error)
                 raise self._failure from error
             self.connects += 1
-            if self._link is None or not self._link.usable:
+            if self._link is None or not self._takes_calls(self._link):
                 if self._link is not None:
                     self._link.replace()
                 self._link = made
@@ -289,11 +333,11 @@ class Connection:
         """A link that takes such a call; None: a new one has to be made."""
         if self._closed:
             raise trio.ClosedResourceError("the client was left; connect again")
-        if self._link is None or not self._link.usable:
+        if self._link is None or not self._takes_calls(self._link):
             return None
         if not lasting:
             return self._link
-        found = (link for link in self._links if link.usable and link.lasting < self._room(link))
+        found = (link for link in self._links if self._takes_calls(link) and link.lasting < self._room(link))
         link = next(found, None)
         if link is None and len(self._links) >= LINKS_MAX:
             raise ArgumentInvalid(
@@ -303,11 +347,18 @@ class Connection:
             )
         return link
 
+    def _takes_calls(self, link: _Link) -> bool:
+        """Whether new calls can be made on it, with the newest token."""
+        return link.usable and link.metadata == self._credentials.metadata
+
     async def _run_link(self, *, task_status: trio.TaskStatus[_Link]) -> None:
-        async with self._connect() as client:
+        if self.connects:
+            self._credentials.renew()
+        metadata = self._credentials.metadata
+        async with self._connect(metadata) as client:
             if self._server_gone:
                 await self._require_server(client)
-            link = _Link(client)
+            link = _Link(client, metadata)
             self._links[link] = None
             try:
                 async with trio.open_nursery() as nursery:
@@ -320,7 +371,7 @@ class Connection:
                 del self._links[link]
 
     async def _watch_server(self, client: transport.Client) -> None:
-        await transport.watch_server(client, self._connect)
+        await transport.watch_server(client, functools.partial(self._connect, ()))
         self._server_gone = True
 
     async def _require_server(self, client: transport.Client) -> None:
@@ -352,13 +403,19 @@ class Connection:
 
 @asynccontextmanager
 async def open_connection(
-    connect: Connect, where: str, *, policy: RetryPolicy | None = None, rng: Random | None = None
+    connect: Connect,
+    where: str,
+    *,
+    credentials: CallCredentials | None = None,
+    policy: RetryPolicy | None = None,
+    rng: Random | None = None,
 ) -> AsyncIterator[Connection]:
     """Connect, once to begin with, and stay connected for the length of a block.
 
     Args:
         connect: Makes a TCP connection.
         where: Names the server in errors.
+        credentials: What calls prove; None: nothing.
         policy: How often and how patiently connecting is tried again.
         rng: Draws delays; None: seeded by the system.
 
@@ -370,7 +427,14 @@ async def open_connection(
         Closes the connection.
     """
     async with bare(trio.open_nursery()) as nursery:
-        connection = Connection(connect, where, policy or RetryPolicy(), rng or Random(), nursery)
+        connection = Connection(
+            connect,
+            where,
+            credentials or CallCredentials(),
+            policy or RetryPolicy(),
+            rng or Random(),
+            nursery,
+        )
         await connection._living_link()
         try:
             yield connection
@@ -384,23 +448,20 @@ def connect_by_tcp(
     *,
     config: transport.TransportConfig | None = None,
     ssl_context: ssl.SSLContext | None = None,
-    token: str | None = None,
-    insecure_token: bool = False,
     dial: Dial | None = None,
 ) -> Connect:
     """What makes the TCP connections to a server; see `scanner.connect`.
 
     Raises:
-        ArgumentInvalid: The token may not be sent there, or TLS was asked for on a connection that `dial` makes.
+        ArgumentInvalid: TLS was asked for on a connection that `dial` makes.
     """
     if dial is not None and ssl_context is not None:
         raise ArgumentInvalid(
             "what dial makes is used as it is: let it shake hands itself, without ssl_context"
         )
-    metadata = credentials_metadata(token, host, ssl_context, insecure_token=insecure_token)
     config = config or transport.TransportConfig()
 
-    def connect() -> AbstractAsyncContextManager[transport.Client]:
+    def connect(metadata: transport.Metadata) -> AbstractAsyncContextManager[transport.Client]:
         # A message is assembled where its batch will live: no copy between the socket buffer and the columns.
         allocate = pa.allocate_buffer
         if dial is not None:
@@ -416,7 +477,7 @@ def connect_by_tcp(
 async def _connect_dialled(
     dial: Dial,
     config: transport.TransportConfig,
-    metadata: Iterable[tuple[str, str | bytes]],
+    metadata: transport.Metadata,
     allocate: Callable[[int], Any],
 ) -> AsyncIterator[transport.Client]:
     try:

@@ -7,16 +7,24 @@ caller insists.
 from __future__ import annotations
 
 import ipaddress
+import logging
 import os
 import ssl
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
+from scanner.client.retries import LOGGER_NAME
 from scanner.errors import ArgumentInvalid
 from transport import TlsFileInvalid, client_tls
 
 if TYPE_CHECKING:
     from transport import Metadata
+
+TokenSource: TypeAlias = "str | Callable[[], str] | None"
+"""A bearer token, or what returns the one of the moment, at once; None: nothing is proven."""
+
+_logger = logging.getLogger(LOGGER_NAME)
 
 _TOKEN_FILE_BYTES_MAX: Final = 8192
 """Of a token file; a longer one is something else."""
@@ -64,27 +72,47 @@ def read_token(path: str | os.PathLike[str]) -> str:
     return token
 
 
-def credentials_metadata(
-    token: str | None, host: str, ssl_context: ssl.SSLContext | None, *, insecure_token: bool
-) -> Metadata:
-    """The fields of every call that prove a token.
+class CallCredentials:
+    """What proves, in every call of a client, who calls: a token that may be replaced while the client runs.
 
     Args:
-        token: The token; None: nothing is proven.
+        token: The token, or what returns it, and has been asked when this returns.
         host: Where it goes.
         ssl_context: Of the connection; None: plaintext.
         insecure_token: Send it in plaintext to other machines, too.
 
     Raises:
-        ArgumentInvalid: It is no token, or would be sent where others can read it.
+        ArgumentInvalid: It is no token, or would be sent where others can read it; or what `token` raises.
     """
-    if token is None:
-        return ()
-    if ssl_context is None and not insecure_token and not is_loopback(host):
-        raise ArgumentInvalid(
-            f"a token is not sent to {host} in plaintext, where everybody on the way can read it; connect with TLS"
-        )
-    return (("authorization", bearer(token)),)
+
+    def __init__(
+        self,
+        token: TokenSource = None,
+        host: str = "localhost",
+        ssl_context: ssl.SSLContext | None = None,
+        *,
+        insecure_token: bool = False,
+    ) -> None:
+        if token is not None and ssl_context is None and not insecure_token and not is_loopback(host):
+            raise ArgumentInvalid(
+                f"a token is not sent to {host} in plaintext, where everybody on the way can read it; connect with TLS"
+            )
+        self._source = token
+        self.metadata: Metadata = self._ask()
+        """The fields of a call that begins now."""
+
+    def renew(self) -> None:
+        """Ask for the token again. If there is none at the moment, as while its file is replaced, the old one stays."""
+        if not callable(self._source):
+            return
+        try:
+            self.metadata = self._ask()
+        except ArgumentInvalid as error:
+            _logger.warning("%s; the token from before stays in use", error)
+
+    def _ask(self) -> Metadata:
+        token = self._source() if callable(self._source) else self._source
+        return () if token is None else (("authorization", bearer(token)),)
 
 
 def is_loopback(host: str) -> bool:

@@ -27,8 +27,8 @@ from transport import (
     certificate_refused,
 )
 
-_OF_CREDENTIALS = (StatusCode.UNAUTHENTICATED, StatusCode.PERMISSION_DENIED)
-"""A proxy that asks for credentials says so by these."""
+OF_CREDENTIALS = (StatusCode.UNAUTHENTICATED, StatusCode.PERMISSION_DENIED)
+"""A server, and a proxy that asks for credentials, refuses a caller by these."""
 
 
 def as_scanner_error(error: TransportError, what: str) -> ScannerError:
@@ -49,7 +49,7 @@ def as_scanner_error(error: TransportError, what: str) -> ScannerError:
         return ServerUnavailable(
             f"{what} was answered by a proxy: {error.message}; nothing of it was done, unless by a server behind that"
         )
-    if isinstance(error, NotGrpc) and error.status not in _OF_CREDENTIALS:
+    if isinstance(error, NotGrpc) and error.status not in OF_CREDENTIALS:
         return ServerUnavailable(
             f"{what} did not reach a weir server: {error.message}; check the endpoint, and the proxies on the way"
         )

@@ -252,8 +252,8 @@ class Writer:
     async def _open_stream(self, retries: int | None) -> None:
         await self._calls.aclose()
         with translated(self._what):
-            client = await self._calls.enter_async_context(self._connection.client(retries=retries))
-            self._stream = await self._calls.enter_async_context(client.open_stream(methods.WRITE))
+            self._client = await self._calls.enter_async_context(self._connection.client(retries=retries))
+            self._stream = await self._calls.enter_async_context(self._client.open_stream(methods.WRITE))
 
     async def _send(self, batch: pa.RecordBatch) -> None:
         request = pb.WriteRequest(
@@ -329,7 +329,8 @@ class Writer:
                 self._acknowledge(message)
         except TransportError as reason:
             error = reason
-        failure = as_scanner_error(error, self._what)
+        replaced = self._connection.token_replaced(self._client, error)
+        failure = replaced or as_scanner_error(error, self._what)
         return ServerUnavailable(failure.message) if isinstance(failure, ScanIncomplete) else failure
 
     def _acknowledge(self, message: Buffer | None) -> None:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         StreamInfo,
     )
     from scanner.client.arrow_input import Rows
+    from scanner.client.credentials import TokenSource
     from scanner.client.groups import GroupInfo, GroupSummary
     from scanner.client.leases import Leasable, LeaseInfo
     from scanner.client.log_measures import MeasuredLog
@@ -55,7 +56,7 @@ def connect(
     *,
     config: TransportConfig | None = None,
     ssl_context: ssl.SSLContext | None = None,
-    token: str | None = None,
+    token: TokenSource = None,
     insecure_token: bool = False,
     retries: int = RETRIES_DEFAULT,
     rng: Random | None = None,
@@ -69,7 +70,8 @@ def connect(
         endpoint: `HOST:PORT`, or `HOST` for port 9123.
         config: Limits of the connection.
         ssl_context: For TLS, such as `scanner.tls` makes; None: plaintext.
-        token: Bearer token that proves who calls; see `scanner.read_token`.
+        token: Bearer token that proves who calls, or a function that returns the one of the moment, at once, in the
+            client's thread; see `scanner.connect`.
         insecure_token: Send the token in plaintext, even to another machine.
         retries: Attempts at going on, or at connecting again, in a row and without progress, that may fail; 0: errors
             come at once. This first connection is tried once.

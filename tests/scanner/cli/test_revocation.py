@@ -132,3 +132,66 @@ async def test_scan_that_may_go_on(tmp_path: Path) -> None:
                     await table.write(ROWS)
                 rows += sum([batch.num_rows async for batch in batches])
             assert rows == ROWS.num_rows
+
+
+class Replaced:
+    """A token of a principal that is replaced, at the client first, while calls run."""
+
+    def __init__(self, credentials: Path) -> None:
+        self._credentials = credentials
+        self._token = TOKEN
+        credentials.write_text(WRITER)
+
+    def token(self) -> str:
+        """The one of the moment."""
+        return self._token
+
+    def replace(self) -> None:
+        """From now on the server knows another one only."""
+        self._token = make_token()
+        replace(self._credentials, WRITER.replace(token_sha256(TOKEN), token_sha256(self._token)))
+
+
+async def test_tail_whose_token_is_replaced(tmp_path: Path) -> None:
+    """Calls that run when the token is replaced, and those that begin later, go on with the newer one."""
+    replaced = Replaced(tmp_path / "credentials.toml")
+    with serving(tmp_path / "data", "--credentials", tmp_path / "credentials.toml") as (_, port):
+        async with scanner.connect(f"127.0.0.1:{port}", token=replaced.token) as client:
+            table = await client.create_table("orders", ROWS.schema, ["id"], buckets=2)
+            ids: list[int] = []
+            async with table.new_scan().with_source("log").execute() as batches:
+                for start in (0, 10):
+                    await table.write(ROWS.slice(start, 10))
+                    while len(ids) < start + 10:
+                        ids += (await anext(batches)).column("id").to_pylist()
+                    if not start:
+                        replaced.replace()
+            assert sorted(ids) == list(range(20))
+
+
+async def test_writer_whose_token_is_replaced(tmp_path: Path) -> None:
+    """A write goes on with the newer token, and each row is written once."""
+    replaced = Replaced(tmp_path / "credentials.toml")
+    with serving(tmp_path / "data", "--credentials", tmp_path / "credentials.toml") as (_, port):
+        async with scanner.connect(f"127.0.0.1:{port}", token=replaced.token) as client:
+            table = await client.create_table("orders", ROWS.schema, ["id"], buckets=1)
+            async with table.open_writer() as writer:
+                await writer.write(ROWS.slice(0, 10))
+                await writer.flush()
+                replaced.replace()
+                await writer.write(ROWS.slice(10, 10))
+                await writer.flush()
+            assert [each.end_offset for each in await table.offsets()] == [20]
+
+
+async def test_token_that_is_not_replaced(tmp_path: Path) -> None:
+    """Where the client has no newer token, a tail ends with the error that says why."""
+    replaced = Replaced(tmp_path / "credentials.toml")
+    with serving(tmp_path / "data", "--credentials", tmp_path / "credentials.toml") as (_, port):
+        async with scanner.connect(f"127.0.0.1:{port}", token=lambda: TOKEN) as client:
+            table = await client.create_table("orders", ROWS.schema, ["id"], buckets=1)
+            await table.write(ROWS.slice(0, 10))
+            with pytest.raises(scanner.PermissionDenied, match="withdrawn"):
+                async with table.new_scan().with_source("log").execute() as batches:
+                    async for _ in batches:
+                        replaced.replace()

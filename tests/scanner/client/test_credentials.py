@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import pickle
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 
 import scanner
 import scanner.sync
-from scanner.client.credentials import credentials_metadata, is_loopback, read_token, tls
+from scanner.client.credentials import CallCredentials, is_loopback, read_token, tls
 from scanner.errors import ArgumentInvalid, ScannerError, ServerUnavailable
 from scanner.server.auth.principals import Credentials, make_token, token_sha256
 from scanner.server.server import open_server
@@ -47,14 +48,29 @@ def test_loopback(host: str, loopback: bool) -> None:
 
 def test_token_over_plaintext_stays_on_this_machine() -> None:
     """A token goes to another machine over TLS, or if its owner insists; the refusal does not repeat it."""
-    assert credentials_metadata(None, "example.com", None, insecure_token=False) == ()
+    assert CallCredentials(None, "example.com").metadata == ()
     expected = (("authorization", "Bearer weir_hush"),)
-    assert credentials_metadata("weir_hush", "::1", None, insecure_token=False) == expected
-    assert credentials_metadata("weir_hush", "example.com", None, insecure_token=True) == expected
-    assert credentials_metadata("weir_hush", "example.com", tls(), insecure_token=False) == expected
+    assert CallCredentials("weir_hush", "::1").metadata == expected
+    assert CallCredentials("weir_hush", "example.com", insecure_token=True).metadata == expected
+    assert CallCredentials("weir_hush", "example.com", tls()).metadata == expected
     with pytest.raises(ArgumentInvalid, match=r"not sent to example\.com in plaintext") as caught:
-        credentials_metadata("weir_hush", "example.com", None, insecure_token=False)
+        CallCredentials("weir_hush", "example.com")
     assert "hush" not in str(caught.value)
+
+
+def test_token_that_cannot_be_read_for_a_moment(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """While its file is being replaced the token from before stays in use; then the new one is."""
+    file = tmp_path / "token"
+    file.write_text("weir_hush")
+    credentials = CallCredentials(functools.partial(read_token, file))
+    before = credentials.metadata
+    file.write_text("")
+    credentials.renew()
+    assert credentials.metadata == before
+    assert "has to hold one token" in caplog.text
+    file.write_text("weir_hushed")
+    credentials.renew()
+    assert credentials.metadata == (("authorization", "Bearer weir_hushed"),)
 
 
 async def test_connect_refuses_before_it_connects() -> None:
