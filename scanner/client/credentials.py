@@ -112,7 +112,13 @@ class CallCredentials:
 
     def _ask(self) -> Metadata:
         token = self._source() if callable(self._source) else self._source
-        return () if token is None else (("authorization", bearer(token)),)
+        if token is None and self._source is None:
+            return ()
+        if not isinstance(token, str):
+            raise ArgumentInvalid(
+                f"a token is text, or a function that returns text at once, not {type(token).__name__}"
+            )
+        return (("authorization", bearer(token)),)
 
 
 def is_loopback(host: str) -> bool:
