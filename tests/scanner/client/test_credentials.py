@@ -75,7 +75,6 @@ def test_token_that_cannot_be_read_for_a_moment(tmp_path: Path, caplog: pytest.L
 
 def test_token_that_is_no_text() -> None:
     """What is no token, or a function that gives none at once, is refused by name."""
-
     for token in (b"weir_hush", lambda: None, lambda: 7):
         with pytest.raises(
             ArgumentInvalid, match="a token is text, or a function that returns text at once, not "
