@@ -76,20 +76,24 @@ class _Records:
 
     def read(self, ciphertext: memoryview) -> None:
         """Count the records that begin in the next octets."""
-        at, size = self._left, len(ciphertext)
+        at, size, header = self._left, len(ciphertext), self._header
         while at < size:
-            part = ciphertext[at : at + _RECORD_HEADER_BYTES - len(self._header)]
-            self._header += part
+            if not header and at + _RECORD_HEADER_BYTES <= size:
+                at += _RECORD_HEADER_BYTES + (ciphertext[at + 3] << 8 | ciphertext[at + 4])
+                self._begun += _RECORDS_PAY
+                continue
+            part = ciphertext[at : at + _RECORD_HEADER_BYTES - len(header)]
+            header += part
             at += len(part)
-            if len(self._header) == _RECORD_HEADER_BYTES:
-                at += self._header[3] << 8 | self._header[4]
-                self._header.clear()
+            if len(header) == _RECORD_HEADER_BYTES:
+                at += header[3] << 8 | header[4]
+                header.clear()
                 self._begun += _RECORDS_PAY
         self._left = at - size
 
-    def data_came(self) -> None:
-        """Say that a record, or a part of one, was data."""
-        self._begun -= _RECORDS_PAY + 1
+    def data_came(self, times: int) -> None:
+        """Say how many records, or parts of one, were data."""
+        self._begun -= (_RECORDS_PAY + 1) * times
 
     def begin_again(self) -> None:
         """Forget what was counted: it was the handshake."""
@@ -263,26 +267,28 @@ class TlsBytes:
 
     def _decrypt_into(self, buffers: Sequence[memoryview]) -> int | None:
         """Decrypt what was read; None: nothing yet, read more. 0: the peer has closed."""
-        done = 0
-        for room in buffers:
-            while room and self._failure is None:
-                try:
+        read, done, records, wants_more = self._object.read, 0, 0, False
+        try:
+            for room in buffers if self._failure is None else ():
+                while room:
                     # The stubs say that this makes bytes, which it does only without a buffer.
-                    size: int = self._object.read(_RECORD_BYTES, room)  # type: ignore[assignment]
-                except ssl.SSLWantReadError:
-                    if self._records.too_many_empty():
-                        raise ConnectionLost("the peer sends too many TLS records without data") from None
-                    return done or None
-                except ssl.SSLZeroReturnError:
-                    return done
-                except ssl.SSLError as error:
-                    self._failure = error
-                    break
-                if not size:
-                    return done
-                self._records.data_came()
-                room = room[size:]
-                done += size
+                    size: int = read(_RECORD_BYTES, room)  # type: ignore[assignment]
+                    if not size:
+                        return done
+                    room = room[size:]
+                    done += size
+                    records += 1
+        except ssl.SSLWantReadError:
+            wants_more = True
+        except ssl.SSLZeroReturnError:
+            return done
+        except ssl.SSLError as error:
+            self._failure = error
+        self._records.data_came(records)
+        if wants_more:
+            if self._records.too_many_empty():
+                raise ConnectionLost("the peer sends too many TLS records without data")
+            return done or None
         if self._failure is not None and not done:  # what was whole is delivered first
             raise ConnectionLost(f"connection lost: {tls_failure(self._failure)}") from self._failure
         return done
