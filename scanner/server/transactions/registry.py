@@ -182,6 +182,9 @@ class Transactions:
         self._nursery = nursery
         self._run_blocking = run_blocking
         self._now_ms = now_ms
+        self._begun_ms = now_ms()
+        self._to_come: set[int] = set()
+        """Times that an earlier server, whose clock was ahead, has stamped stages and decisions with."""
         self._applier = Applier(catalog, config, run_blocking)
         self._tables: dict[int, _Table] = {}
         self._failures = Failures(_logger)
@@ -407,32 +410,38 @@ class Transactions:
 
     async def _expire(self, table: _Table, text: str, name: _Name) -> None:
         await self._resolve(table, text, name)
-        now_ms, config = self._now_ms(), self._config
+        config = self._config
         decided = -1 if name.decision is None else name.decision.version
         for version in name.stages.versions:
-            age_ms = now_ms - name.stages.newest_ms(version)
+            stages = name.stages.of_version(version)
+            age_ms = min(self._age_ms(each.key.staged_ms) for each in stages)
             if version > decided and not name.sessions and age_ms >= 1000 * config.transaction_stage_ttl_s:
-                await self._drop(table, name, name.stages.of_version(version))
+                await self._drop(table, name, stages)
         ttl_s = config.transaction_once_ttl_s if text.startswith(_ONCE) else config.transaction_name_ttl_s
         if name.decision is None:
             ttl_s = config.transaction_name_ttl_s_min
-        if name.idle and now_ms - name.used_ms >= 1000 * ttl_s:
+        if name.idle and self._age_ms(name.used_ms) >= 1000 * ttl_s:
             await self._forget(table, text, name)
+
+    def _age_ms(self, stamp_ms: int) -> int:
+        """How long ago something was used or staged; by a clock that was ahead: how long this server has run since."""
+        now_ms = self._now_ms()
+        return now_ms - (self._begun_ms if stamp_ms > now_ms and stamp_ms in self._to_come else stamp_ms)
 
     async def _make_room(self, table: _Table) -> None:
         """Forget the oldest of the names that are used once, if its writer will not come again."""
-        due_ms = self._now_ms() - 1000 * self._config.transaction_name_ttl_s_min
+        due_ms = 1000 * self._config.transaction_name_ttl_s_min
         over = [
-            (name.used_ms, text)
+            (self._age_ms(name.used_ms), text)
             for text, name in table.names.items()
-            if text.startswith(_ONCE) and name.idle and name.used_ms <= due_ms
+            if text.startswith(_ONCE) and name.idle and self._age_ms(name.used_ms) >= due_ms
         ]
         if not over:
             return
-        _, text = min(over)
+        _, text = max(over)
         name = table.names[text]
         async with name.lock:
-            if table.names.get(text) is name and name.idle and name.used_ms <= due_ms:
+            if table.names.get(text) is name and name.idle and self._age_ms(name.used_ms) >= due_ms:
                 await self._forget(table, text, name)
 
     async def _forget(self, table: _Table, text: str, name: _Name) -> None:
@@ -648,7 +657,7 @@ class Transactions:
                     " (transaction_names_max); use the name of one that is over, or wait until one is forgotten"
                 )
             name = table.names[key.name] = _Name(self._now_ms())
-        name.used_ms = max(name.used_ms, self._now_ms())
+        name.used_ms = self._now_ms()
         return name
 
     async def _load(self, table: str, table_id: int | None = None) -> _Table:
@@ -684,6 +693,8 @@ class Transactions:
             name = table.names.setdefault(stage.key.name, _Name(stage.key.staged_ms))
             name.stages.add(stage)
             name.used_ms = max(name.used_ms, stage.key.staged_ms)
+        stamps = [stage.key.staged_ms for stage in stages] + [name.used_ms for name in table.names.values()]
+        self._to_come.update(stamp for stamp in stamps if stamp > self._now_ms())
         decided = [(name, name.decision) for name in table.names.values() if name.decision is not None]
         for name, decision in decided:
             if not decision.applied:

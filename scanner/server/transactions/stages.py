@@ -62,10 +62,6 @@ class Stages:
         stages = self.of_attempt(version, attempt)
         return next((stage for stage in stages if stage.key.session == session), None)
 
-    def newest_ms(self, version: int) -> int:
-        """When the newest stage of a version was made, milliseconds since 1970 UTC; 0: there is none."""
-        return max((stage.key.staged_ms for stage in self.of_version(version)), default=0)
-
     def remove(self, keys: list[StageKey]) -> None:
         """Stages are gone."""
         gone = set(keys)

@@ -396,6 +396,40 @@ async def test_stages_and_names_expire() -> None:
         assert (await transactions.publish(_key("done", 1), {})).decided
 
 
+async def test_what_a_clock_that_was_ahead_has_stamped_expires() -> None:
+    """As if it had been used when the next server started, whose clock is right."""
+    ahead, clock, store = _Clock(), _Clock(), MemoryStore()
+    ahead.hours = 74 * 365 * 24
+    config = ScannerConfig(transaction_names_max=2)
+    store.create_table(TableDescription("t", SCHEMA, ("id",), 1))
+
+    async def stage(transactions: Transactions, part: int) -> None:
+        mutations = [Mutation(store.key_codec("t").encode([part]), b"row")]
+        writer = await transactions.open_stage(_key("load", 1), Attempt(part, 0), bytes(16))
+        await writer.append(list(mutation_frames({0: mutations})))
+        await writer.finish()
+
+    async with trio.open_nursery() as nursery:
+        catalog = Catalog(store, config, nursery, inline)
+        before = await Transactions.load(store, catalog, config, nursery, inline, ahead.now_ms)
+        await before.publish(_key("once:a", 1), {})
+        await stage(before, 0)
+
+        transactions = await Transactions.load(store, catalog, config, nursery, inline, clock.now_ms)
+        with pytest.raises(TooManyTransactions):  # Its writer may come again.
+            await transactions.publish(_key("once:b", 1), {})
+        clock.hours = 1
+        await stage(transactions, 1)
+        await transactions.publish(_key("once:b", 1), {})
+        assert [each.name for each in await transactions.names("t")] == ["load", "once:b"]
+        clock.hours = 24
+        await transactions.sweep()
+        assert [(each.name, each.stages) for each in await transactions.names("t")] == [("load", 2)]
+        clock.hours = 25
+        await transactions.sweep()
+        assert await transactions.names("t") == []
+
+
 @pytest.mark.parametrize("refused", ["used", "stages"])
 async def test_what_could_not_be_read_at_the_start_is_completed(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, refused: str
