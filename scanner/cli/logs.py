@@ -9,11 +9,13 @@ import json
 import logging
 import sys
 import time
-from typing import Any, Final
+from typing import Any, Final, TextIO
 
 from scanner.server.log_fields import Fields, escaped
 
 LOG_FORMATS: Final = ("text", "json")
+
+_logger = logging.getLogger(__name__)
 
 
 class TextFormatter(logging.Formatter):
@@ -53,6 +55,35 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(said, default=str)
 
 
+class LogHandler(logging.StreamHandler[TextIO]):
+    """Writes lines. Those that the disk or the reader refuses are counted, and the log says so once it goes on.
+
+    Else the log, and the audit trail in it, would have a hole that nobody sees.
+    """
+
+    _refused = 0
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line; on a line of its own, too, if a part of one that was refused has been written."""
+        line = super().format(record)
+        return f"\n{line}" if self._refused else line
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a line."""
+        refused = self._refused
+        super().emit(record)
+        if refused and refused == self._refused:
+            self._refused = 0
+            _logger.error("%d lines before the last one were refused, and are missing or cut off", refused)
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Count a line that was refused."""
+        if isinstance(sys.exception(), OSError):
+            self._refused += 1
+        else:
+            super().handleError(record)
+
+
 def configure_logging(level: str, log_format: str) -> None:
     """Send the log to standard error.
 
@@ -60,6 +91,6 @@ def configure_logging(level: str, log_format: str) -> None:
         level: Name of the lowest level that is shown.
         log_format: One of LOG_FORMATS.
     """
-    handler = logging.StreamHandler(sys.stderr)
+    handler = LogHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
     logging.basicConfig(handlers=[handler], level=level.upper())

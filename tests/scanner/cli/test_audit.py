@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
 import logging
 import os
@@ -17,7 +19,7 @@ import pytest
 
 import scanner
 import scanner.sync
-from scanner.cli.logs import JsonFormatter, TextFormatter
+from scanner.cli.logs import JsonFormatter, LogHandler, TextFormatter
 from scanner.server.auth.principals import make_token, token_sha256
 from scanner.server.log_fields import Fields
 from tests.support.certificates import files, issue
@@ -157,6 +159,38 @@ def test_formats() -> None:
         "table": 'a b" principal=root',
         "rows": 3,
     }
+
+
+class _Disk(io.StringIO):
+    """A file on a disk that takes so many characters more."""
+
+    room = 10**6
+
+    def write(self, text: str, /) -> int:
+        fits = text[: self.room]
+        self.room -= len(fits)
+        super().write(fits)
+        if fits != text:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return len(text)
+
+
+def test_the_log_says_what_a_full_disk_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once it has room again; and no line goes on behind a part of another one."""
+    disk = _Disk()
+    handler = LogHandler(disk)
+    monkeypatch.setattr(logging.getLogger("scanner.cli.logs"), "handlers", [handler])
+    log = logging.Logger("test")
+    log.addHandler(handler)
+    log.info("a")
+    disk.room = 3
+    log.info("before the disk is full")
+    log.info("missing")
+    disk.room = 10**6
+    log.info("b")
+    log.info("c")
+    told = "2 lines before the last one were refused, and are missing or cut off"
+    assert disk.getvalue() == f"a\nbef\nb\n{told}\nc\n"
 
 
 @pytest.mark.parametrize(("days_left", "says"), [(-1, "expired at"), (5, "expires at"), (50, "")])
