@@ -104,6 +104,7 @@ from scanner.storage.rocksdb.readers import CheckedIterator, Reading, ValuesRead
 from scanner.storage.rocksdb.scan import RocksScan
 from scanner.storage.rocksdb.snapshot import RocksSnapshot
 from scanner.storage.rocksdb.unfinished import UNFINISHED_KEY, undo_unfinished, unfinished_range
+from scanner.storage.rocksdb.untouched import open_readable
 from scanner.storage.transactions import AppliedShare, decode_applied, encode_applied
 from scanner.storage.writers import WRITERS_MAX, KnownWriters
 
@@ -543,7 +544,10 @@ class RocksBucket:
             ScannerError: It cannot be opened; it is closed.
         """
         require_manifest_length(self._path, self._identity)
-        database = open_database(self._path, self._resources, create=create, read_only=read_only)
+        if read_only:
+            database = open_readable(self._path, self._resources)
+        else:
+            database = open_database(self._path, self._resources, create=create)
         try:
             self._number = directory_number(self._path)
             if create:

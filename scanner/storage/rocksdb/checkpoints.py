@@ -27,11 +27,12 @@ from scanner.errors import DataCorrupted, SnapshotLost
 from scanner.storage.interface import Checkpoint, KeyRange, KeysOf
 from scanner.storage.lineage import decode_lineage
 from scanner.storage.rocksdb.changelog import decode_log_range
-from scanner.storage.rocksdb.database import Database, RocksResources, open_database, rocksdb_errors
+from scanner.storage.rocksdb.database import Database, RocksResources, rocksdb_errors
 from scanner.storage.rocksdb.files import disk_errors, sync_directory, sync_tree
 from scanner.storage.rocksdb.log import LINEAGE_KEY, LOG_RANGE_KEY
 from scanner.storage.rocksdb.readers import CheckedIterator, Reading, stored_values
 from scanner.storage.rocksdb.snapshot import RocksSnapshot
+from scanner.storage.rocksdb.untouched import open_readable
 
 _NEWEST_KEY = b"checkpoint"
 """In `meta`: the newest checkpoint that was begun. In a checkpoint's own `meta` that is itself."""
@@ -123,7 +124,7 @@ def open_checkpoint(
         raise SnapshotLost(f"there is no checkpoint {checkpoint_id} in {directory}, or not any more")
     path = directory / checkpoint_name(checkpoint)
     reading = Reading.of(resources.config)
-    database = open_database(path, resources, read_only=True)
+    database = open_readable(path, resources)
 
     def values(key_range: KeyRange, short: bool) -> Iterator[bytes]:
         # It is never written to, so every scan may use the fast path.

@@ -267,8 +267,8 @@ def open_database(
         path: Its directory.
         resources: Of the store.
         create: Make a new one, which must not exist; else it must.
-        read_only: Nothing in the directory is changed, and it is not locked. All files are kept open, so that
-            it does not matter if they are removed meanwhile.
+        read_only: Nothing in the directory is changed but rocksdict's settings, and it is not locked. All files are
+            kept open, so that it does not matter if they are removed meanwhile.
 
     Raises:
         StoreLocked: it is open already.

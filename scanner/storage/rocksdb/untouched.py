@@ -15,10 +15,11 @@ import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from scanner.errors import DataCorrupted, DiskFull, ScannerError
+from scanner.errors import DataCorrupted, DiskFull, ScannerError, StoreFailed, TooManyFiles
 from scanner.storage.rocksdb.database import Database, RocksResources, open_database
 from scanner.storage.rocksdb.files import disk_errors
 
@@ -56,6 +57,26 @@ def open_untouched(directory: Path, resources: RocksResources) -> Iterator[Datab
         except ScannerError as error:
             message = error.message.replace(str(links), str(directory))
             raise type(error)(message) from error
+
+
+def open_readable(directory: Path, resources: RocksResources) -> Database:
+    """Open a database for reading only, also where its directory takes nothing.
+
+    A file system that Linux has mounted read-only, as it does after an error, refuses rocksdict's settings. Then the
+    links are opened; they may go at once, because all files of a database that is only read stay open.
+
+    Raises:
+        DataCorrupted, StoreFailed: As `open_database`.
+    """
+    try:
+        return open_database(directory, resources, read_only=True)
+    except TooManyFiles:
+        raise
+    except StoreFailed:
+        with suppress(ScannerError), _temporary_directory() as links:
+            _link(directory, links)
+            return replace(open_database(links, resources, read_only=True), path=directory)
+        raise
 
 
 @contextmanager

@@ -32,9 +32,10 @@ from scanner.storage.rocksdb.catalog import load_catalog
 from scanner.storage.rocksdb.config import StorageConfig
 from scanner.storage.rocksdb.database import RocksResources
 from scanner.storage.rocksdb.store import RocksStore
+from scanner.storage.rocksdb.untouched import SETTINGS_NAME
 from tests.support.arrow_values import STORED_TYPES
 from tests.support.file_limit import file_size_limit
-from tests.support.storage_tables import ITEMS, changes_of, contents, delete, put, puts
+from tests.support.storage_tables import ITEMS, changes_of, contents, delete, drain, put, puts
 
 if TYPE_CHECKING:
     from scanner.storage.rocksdb.catalog import TableEntry
@@ -302,6 +303,28 @@ def test_a_bucket_whose_disk_refused_takes_nothing_until_it_is_reopened(tmp_path
         bucket = store.bucket("items", 0)
         assert contents(bucket) == dict.fromkeys(range(100), "acknowledged")
         assert bucket.commit([[put(1, "y")]]) == [(100, 102)]
+
+
+def test_a_file_system_that_is_read_only_is_read(tmp_path: Path) -> None:
+    """Buckets that are reopened, and checkpoints; what rocksdict writes beside them is refused, as by such a mount."""
+    rows = dict.fromkeys(range(100), "acknowledged")
+    with RocksStore.open(tmp_path / "data") as store:
+        store.create_table(ITEMS)
+        bucket = store.bucket("items", 0)
+        bucket.commit([puts(rows.items())])
+        checkpoint_id = store.create_checkpoint("items", 0).checkpoint_id
+        bucket.commit([[put(100, "in the write-ahead log")]])
+        settings = [*tmp_path.glob("data/tables/*/0000"), *tmp_path.glob("data/checkpoints/*/0000/*")]
+        for directory in settings:
+            (directory / SETTINGS_NAME).unlink(missing_ok=True)
+            (directory / SETTINGS_NAME).mkdir()
+        assert len(settings) == 2
+        bucket.reopen(writable=False)
+        assert contents(bucket) == {**rows, 100: "in the write-ahead log"}
+        assert len(bucket.read_change_block(0, 101, 1 << 20)) == 101
+        snapshot = store.open_checkpoint("items", 0, checkpoint_id)
+        assert len(drain(snapshot.scan(), 500)) == 100
+        snapshot.close()
 
 
 @pytest.mark.parametrize("kind", [DiskFull, TooManyFiles, DataCorrupted, StoreFailed, StoreLocked])
