@@ -92,7 +92,7 @@ class Outbound:
 
     def open_stream(self, stream_id: int, fields: calls.Headers) -> None:
         """Send the header block that opens a call."""
-        self.queue.control(self._headers(stream_id, fields, end_stream=False))
+        self.queue.open_call(self._headers(stream_id, fields, end_stream=False))
 
     def send_message(self, stream: StreamCore, parts: Sequence[Buffer]) -> int:
         """Queue one message, its payload being `parts` one after another; see `StreamCore.queue_message`."""

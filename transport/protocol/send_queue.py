@@ -65,6 +65,7 @@ class SendQueue:
         self._finish = finish
         self._control: list[bytes] = []
         self._control_bytes = 0
+        self._opening_bytes = 0  # those of them that open calls of ours
         self._round: deque[StreamCore] = deque()
         self._held = Held()
         self._small_frames = SmallFrames(clock.now)
@@ -84,15 +85,21 @@ class SendQueue:
             self._control.append(data)
             self._control_bytes += len(data)
 
+    def open_call(self, headers: bytes) -> None:
+        """Queue the frames that open a call of ours: no reply, whatever the peer reads."""
+        self._opening_bytes += len(headers)
+        self.control(headers)
+
     def check_backlog_untrusted(self) -> None:
         """Raise if the peer makes us answer more than it reads.
 
         Raises:
             RemoteProtocolError: ENHANCE_YOUR_CALM.
         """
-        if self._control_bytes > self._backlog_bytes_max:
+        replies_bytes = self._control_bytes - self._opening_bytes
+        if replies_bytes > self._backlog_bytes_max:
             raise RemoteProtocolError(
-                f"{self._control_bytes} octets of replies wait to be read", ErrorCode.ENHANCE_YOUR_CALM
+                f"{replies_bytes} octets of replies wait to be read", ErrorCode.ENHANCE_YOUR_CALM
             )
 
     def schedule(self, stream: StreamCore) -> None:
@@ -182,7 +189,7 @@ class SendQueue:
         if self._control:
             out.append(b"".join(self._control))
             self._control.clear()
-            self._control_bytes = 0
+            self._control_bytes = self._opening_bytes = 0
         waiting: list[StreamCore] = []  # for connection window
         while self._round and total < size and len(out) < _BUFFERS_MAX:
             stream = self._round.popleft()
@@ -231,7 +238,7 @@ class SendQueue:
     def discard(self) -> None:
         """Forget everything: the connection is gone."""
         self._control.clear()
-        self._control_bytes = 0
+        self._control_bytes = self._opening_bytes = 0
         self.discard_data()
 
     def discard_data(self) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support import wire
 from tests.support.configs import TINY
-from tests.support.pair import Pair, Peer, drain_messages, sent
+from tests.support.pair import Pair, Peer, drain_messages, request, sent
 from transport.config import TransportConfig
 from transport.errors import ErrorCode, RemoteProtocolError, StatusCode
 from transport.protocol.abuse import ALLOWANCES, Budgets, Cost
@@ -186,6 +186,19 @@ def test_replies_that_nobody_reads_are_bounded() -> None:
     assert isinstance(peer.core.shutdown.failure, RemoteProtocolError)
     assert "wait to be read" in str(peer.core.shutdown.failure)
     assert len(sent(peer.core)) < 200
+
+
+def test_calls_that_wait_to_be_sent_are_no_replies() -> None:
+    """Many calls with long credentials, opened at once, do not make a client give its server up for what that sends."""
+    peer = Peer(client=True, config=TransportConfig(control_backlog_bytes_max=1_024))
+    credentials = [("authorization", "Bearer " + 200 * "x")]
+    streams = [peer.core.open_stream(request(metadata=credentials)) for _ in range(10)]
+    opened = peer.send(wire.ping())
+    assert not peer.failed
+    assert len(wire.only(opened, wire.HEADERS)) == len(streams)
+    for _ in range(100):  # replies are counted as before
+        peer.core.receive_data(wire.ping(), 0.0)
+    assert "wait to be read" in str(peer.core.shutdown.failure)
 
 
 def test_closed_streams_are_forgotten() -> None:
