@@ -62,6 +62,11 @@ class Client:
         return not self._driver.core.shutdown.closing
 
     @property
+    def peer_goaway(self) -> str:
+        """What the server's GOAWAY said, which takes no new calls: an error code, and its words; empty: none came."""
+        return self._driver.core.shutdown.peer_goaway
+
+    @property
     def openable(self) -> bool:
         """Whether a call can be opened now, without waiting."""
         return self.alive and self._driver.core.can_open

@@ -275,10 +275,12 @@ class Connection:
         try:
             await client.wait_openable()
         except transport.TransportError as error:
-            raise self._not_opened(error) from error
+            if not client.peer_goaway:
+                raise self._not_opened(error) from error
         self._heard = True
         if not client.alive:
-            raise ServerUnavailable(f"the server at {self._where} takes no new calls")
+            said = f": it said {client.peer_goaway}" if client.peer_goaway else ""
+            raise ServerUnavailable(f"the server at {self._where} takes no new calls{said}")
 
     def _room(self, link: _Link) -> float:
         """How many calls that do not end by themselves a link takes."""

@@ -15,6 +15,7 @@ import transport
 from scanner.client.connection import LINKS_MAX, Connection, connect_by_tcp, open_connection
 from scanner.client.retries import RetryPolicy
 from scanner.errors import ArgumentInvalid, ScannerError, ServerUnavailable
+from tests.support import wire
 from tests.support.groups import pass_time
 from tests.support.hosts import MemoryHost, connected_to, memory_host, settle
 from transport import Handler, ServerStream, TransportConfig, TransportError
@@ -243,6 +244,27 @@ async def test_a_limit_of_none_is_waited_for(
             await settle()
             assert connection.connects == 1
             nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("closed", [False, True], ids=["open", "closed"])
+async def test_what_a_server_says_that_takes_no_calls_is_told(
+    autojump_clock: trio.testing.MockClock, closed: bool
+) -> None:
+    """One that turns connections away speaks HTTP/2, also when it has hung up before a call is made."""
+    ours, theirs = trio.testing.memory_stream_pair()
+
+    async def dial() -> trio.abc.Stream:
+        return ours
+
+    connect = connect_by_tcp("memory", 1, dial=dial)
+    async with open_connection(connect, "memory:1", policy=RetryPolicy(retries=0)) as connection:
+        await theirs.send_all(wire.settings() + wire.goaway(0, 11, b"too many connections"))
+        if closed:
+            await theirs.send_eof()
+        with pytest.raises(
+            ServerUnavailable, match="takes no new calls: it said ENHANCE_YOUR_CALM too many connections"
+        ):
+            await connection.call(ECHO, b"")
 
 
 async def test_a_left_client_says_so(autojump_clock: trio.testing.MockClock) -> None:
