@@ -47,7 +47,7 @@ class TransportConfig:
     """Bytes taken from the socket in one read, at most, beside what goes straight into a message."""
     receive_memory_bytes_max: int = 256 * MIB
     """At a server: what the messages that a connection has sent, and no handler has taken, may take of memory, parts of
-    messages included. One more ends its stream with RESOURCE_EXHAUSTED."""
+    messages included. One more ends its stream with UNAVAILABLE: sent again later, it may find room."""
     connections_max: int = 20_000
     """At a server: connections at once, handshakes included. One more gets GOAWAY (ENHANCE_YOUR_CALM) and is closed."""
     streams_max: int = 1_000

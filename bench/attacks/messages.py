@@ -69,7 +69,7 @@ ATTACKS = (
     Attack(
         name="messages that are never finished",
         run=unfinished_messages,
-        bound="receive_memory_bytes_max a connection; then RESOURCE_EXHAUSTED",
+        bound="receive_memory_bytes_max a connection; then UNAVAILABLE",
         connections=1,
     ),
 )

@@ -33,14 +33,14 @@ class ReceiveMemory:
         """Count memory of `size` octets, before it is taken.
 
         Raises:
-            MessageRefused: It does not fit (RESOURCE_EXHAUSTED); nothing is counted.
+            MessageRefused: It does not fit now (UNAVAILABLE: later it may); nothing is counted.
         """
         taken = self.taken_bytes + size
         if taken > self._bytes_max:
             raise MessageRefused(
                 f"{self.taken_bytes} octets of messages wait on this connection, and {size} more are over the"
                 f" limit of {self._bytes_max}",
-                StatusCode.RESOURCE_EXHAUSTED,
+                StatusCode.UNAVAILABLE,
             )
         self.taken_bytes = taken
 
