@@ -211,7 +211,8 @@ class Connection:
         if not refused:
             return None
         self._credentials.renew()
-        if not any(link.client is client and not self._takes_calls(link) for link in self._links):
+        newest = self._credentials.metadata
+        if not any(link.client is client and link.metadata != newest for link in self._links):
             return None
         return _TokenReplaced(
             f"the server at {self._where} knows the token no more, and there is a newer one"
