@@ -55,14 +55,12 @@ format: .venv/installed ## Is every file formatted?
 lint: .venv/installed .venv/cancellation ## ruff, and flake8-async's rules on cancellation that ruff does not have
 	.venv/bin/ruff check .
 
-# flake8-async takes a quarter of a second for a file. So it sees those that have changed, and of them those that have a
-# word without which none of its rules objects; no comment silences it.
+# flake8-async takes a quarter of a second for a file. So it sees those that have changed, and of them those that have
+# what one of its rules looks at; no comment silences it.
 .venv/cancellation: .venv/installed $(sources)
 	@echo 'flake8-async'
-	@find $(if $(filter .venv/installed,$?),$(sources),$?) \
-	    -exec grep -qE '\b(async|trio)\b|except *:|BaseException' {} \; \
-	    -exec grep -qE '\b(yield|finally|__aexit__|Cancelled|BaseException)\b|except *:' {} \; -print0 \
-	    | xargs -0 -r -n 20 -P "$$(nproc)" .venv/bin/flake8-async --disable-noqa --enable=ASYNC101,ASYNC102,ASYNC103,ASYNC104
+	@$(python) -m tools.cancellation $(if $(filter .venv/installed,$?),$(sources),$?) \
+	    | xargs -r -n 20 -P "$$(nproc)" .venv/bin/flake8-async --disable-noqa --enable=ASYNC101,ASYNC102,ASYNC103,ASYNC104
 	@touch $@
 
 types: .venv/installed ## mypy, strict
