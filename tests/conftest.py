@@ -24,9 +24,8 @@ from scanner.cli.descriptors import raise_files_limit
 
 # No deadlines: a shared machine is slow at times, and how long a test may take is pytest-timeout's business.
 settings.register_profile("dev", max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile(
-    "ci", settings.get_profile("dev"), max_examples=100, derandomize=True, database=None
-)
+# As many as `dev`: more of those that are the same every time would show what they showed the first time.
+settings.register_profile("ci", settings.get_profile("dev"), derandomize=True, database=None)
 settings.register_profile("nightly", settings.get_profile("dev"), max_examples=10_000)
 # For `python -m bench mutants`: the same examples every time, and none of the time that looking for smaller ones takes.
 settings.register_profile(

@@ -11,13 +11,14 @@ from decimal import Decimal
 import duckdb
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import scanner.sync
 from scanner.cli.sql_pushdown import table_uses, text_of
 from scanner.cli.sql_tables import Query
 from scanner.data.filters import Operator, Predicate
+from tests.support.nightly import everyday
 from tests.support.server import running_server
 
 pytestmark = [pytest.mark.socket, pytest.mark.rocks]
@@ -231,6 +232,7 @@ SHAPES = [
 ]
 
 
+@settings(max_examples=everyday(100, nightly=10_000))  # Fewer leave out some conditions.
 @given(
     shape=st.sampled_from(SHAPES),
     first=conditions(),
