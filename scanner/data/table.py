@@ -236,7 +236,7 @@ def _conform(
     try:
         batch.validate(full=True)
     except pa.ArrowInvalid as error:
-        raise SchemaMismatch(f"the batch is not valid Arrow data: {error}") from error
+        raise _describe_invalid(batch, error) from error
     if bytes_max is not None:
         require_size(_decoded_bytes(batch, schema), bytes_max)
     columns = [cast_exactly(batch.column(name), schema.field(name), first_row) for name in schema.names]
@@ -247,6 +247,16 @@ def _conform(
                 raise KeyInvalid(f"primary key column {field.name!r} is null in row {row}")
             raise SchemaMismatch(f"column {field.name!r} must not be null, and {column.null_count} rows are")
     return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _describe_invalid(batch: pa.RecordBatch, error: pa.ArrowInvalid) -> SchemaMismatch:
+    """The error of rows that are not valid; Arrow's own tells a column by its place in the message alone."""
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        try:
+            column.validate(full=True)
+        except pa.ArrowInvalid as of_column:
+            return SchemaMismatch(f"column {name!r} is not valid Arrow data: {of_column}")
+    return SchemaMismatch(f"the batch is not valid Arrow data: {error}")
 
 
 def _decoded_bytes(batch: pa.RecordBatch, schema: pa.Schema) -> int:

@@ -182,7 +182,15 @@ def test_buffers_of_a_hostile_peer_are_checked() -> None:
     batch = pa.RecordBatch.from_arrays(
         [pa.array([1, 2]), forged, pa.array([1.0, 2.0])], names=["a", "b", "c"]
     )
-    with pytest.raises(SchemaMismatch, match="not valid Arrow data"):
+    with pytest.raises(SchemaMismatch, match="column 'b' is not valid Arrow data"):
+        table().conform(batch)
+
+
+def test_text_that_is_not_utf8_is_refused_by_its_column() -> None:
+    """What Spark's `cast(value AS STRING)` makes of any bytes; Arrow calls the column by its place."""
+    text = pa.Array.from_buffers(pa.string(), 1, pa.array([b"\xff"]).buffers())
+    batch = pa.RecordBatch.from_arrays([text, pa.array([1.0]), pa.array([1])], names=["b", "c", "a"])
+    with pytest.raises(SchemaMismatch, match="column 'b' is not valid Arrow data: Invalid UTF8"):
         table().conform(batch)
 
 
