@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from scanner import ScannerError, TransactionDecided
+from scanner import ScannerError, TransactionDecided, VersionSuperseded
 from spark_source.connection import ask, open_client, open_client_again
 from spark_source.errors import SourceError, SourceUnsupportedError, without_traceback
 from spark_source.release import OfOneRelease
@@ -220,8 +220,14 @@ def _abort(options: WriteOptions, plan: WritePlan, transaction: Transaction) -> 
     try:
         with open_client(options.target) as client:
             planned_table(client, options, plan).transaction(transaction.name, transaction.version).abort()
+    except VersionSuperseded:
+        pass  # The server freed what there was of it when it decided the later version.
     except TransactionDecided as error:
-        _logger.warning("the write was decided before it failed, so its rows appear: %s", error.message)
+        _logger.warning(
+            "the version was decided before this write failed, so what was published under it stays, of this run or an"
+            " earlier one: %s",
+            error.message,
+        )
     except ScannerError as error:
         # Raised, it would hide from the user why the write failed.
         _logger.warning("what a failed write staged stays until its time is over: %s", error.message)

@@ -213,8 +213,24 @@ def test_an_abort_behind_the_decision(
     save.commit([message])
     with caplog.at_level(logging.WARNING, "weir.spark"):
         save.abort([message])
-    assert "the write was decided before it failed, so its rows appear" in caplog.text
+    assert "what was published under it stays, of this run or an earlier one" in caplog.text
     assert contents(client, table) == {0: "old", 1: "one"}
+
+
+def test_an_abort_of_a_version_that_is_superseded(
+    server: RunningServer, client: Client, table: str, task: Task, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing of it is left, since the later version was decided: no warning says that something is."""
+    older, later = (
+        open_source(server, table, txnName="nightly", txnVersion=version).writer(SCHEMA, False)
+        for version in ("4", "5")
+    )
+    message = task(older, 0, {1: "fourth"})
+    later.commit([task(later, 0, {1: "fifth"})])
+    assert stages(client, table) == 0
+    with caplog.at_level(logging.WARNING, "weir.spark"):
+        older.abort([message])
+    assert not caplog.records
 
 
 def test_an_abort_that_fails(
