@@ -425,6 +425,21 @@ async def test_an_idle_bucket_closes_its_image_too(tmp_path: Path) -> None:
         assert (read_from(server)["image"], server.statistics().images) == (1, 1)
 
 
+async def test_a_bucket_that_stays_open_keeps_its_image(tmp_path: Path) -> None:
+    """A point read keeps its bucket open where another one needs the room, and scans go on reading the image."""
+    async with serving(tmp_path / "data") as (server, client):
+        table = await orders(client)
+        await client.make_images("orders")
+        ((_, _, bucket),) = server._services.catalog.open_buckets()
+        bucket.snapshots.clear()
+        reader = bucket.storage.open_reader()
+        await bucket.close_unused()
+        reader.close()
+        assert (bucket.is_open, server.statistics().images) == (True, 1)
+        await scanned(table.new_scan())
+        assert read_from(server) == {"image": 1}
+
+
 async def test_dropped_images_are_gone(tmp_path: Path) -> None:
     """By themselves, and with their table; a scan goes on without."""
     async with serving(tmp_path / "data") as (server, client):

@@ -534,7 +534,8 @@ class ServedBucket:
         self._closing = closed = trio.Event()
         try:
             await self._run_blocking(self.storage.close_idle)
-            self.image.close()
+            if self.storage.idle:  # A point read keeps it open, and only what wakes it opens the image again.
+                self.image.close()
         finally:
             self._closing = None
             closed.set()
