@@ -426,7 +426,7 @@ async def test_an_idle_bucket_closes_its_image_too(tmp_path: Path) -> None:
 
 
 async def test_a_bucket_that_stays_open_keeps_its_image(tmp_path: Path) -> None:
-    """A point read keeps its bucket open where another one needs the room, and scans go on reading the image."""
+    """Storage that something holds open does not close, and scans go on reading the image."""
     async with serving(tmp_path / "data") as (server, client):
         table = await orders(client)
         await client.make_images("orders")

@@ -82,6 +82,7 @@ class _Opened:
     def close(self) -> None:
         """Free what is held."""
         self.reader.close()
+        self.bucket.point_reads -= 1
         if self.pin is not None:
             self.pin.release()
 
@@ -227,6 +228,7 @@ class GetService:
                 raise lost(storage, log_offset)
             history = storage.lineage.history_of(log_offset)
             opened = _Opened(index, bucket, storage.open_reader(), log_offset, history)
+            bucket.point_reads += 1
             if log_offset < opened.reader.log_offset:
                 opened.pin = bucket.pins.pin(log_offset, principal, "get", opened.end)
         return opened

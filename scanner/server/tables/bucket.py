@@ -332,6 +332,8 @@ class ServedBucket:
         self._way: trio.Event | None = None
         """Set when storage was closed between two commits for others; None: nobody waits for that."""
         self._scans: set[OpenScan[Any]] = set()
+        self.point_reads = 0
+        """Those that run: each holds storage open."""
         self._on_commit: dict[object, Callable[[], None]] = {}
         self.storage_openings = 0
         """How often storage was opened anew after a failure: what was read of it before may not be there any more."""
@@ -534,7 +536,8 @@ class ServedBucket:
         self._closing = closed = trio.Event()
         try:
             await self._run_blocking(self.storage.close_idle)
-            if self.storage.idle:  # A point read keeps it open, and only what wakes it opens the image again.
+            # It stays open after a failed write, and only what wakes it opens the image again.
+            if self.storage.idle:
                 self.image.close()
         finally:
             self._closing = None
@@ -563,7 +566,7 @@ class ServedBucket:
 
     @property
     def _is_read(self) -> bool:
-        return bool(len(self.snapshots)) or any(not scan.parked for scan in self._scans)
+        return bool(len(self.snapshots) or self.point_reads) or any(not scan.parked for scan in self._scans)
 
     def _is_idle(self, idle_s: float) -> bool:
         busy = self._is_read or self._queue or self._taken or self.storage.idle

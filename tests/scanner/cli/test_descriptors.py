@@ -15,11 +15,12 @@ import scanner.sync
 from scanner.cli.descriptors import buckets_within, files_within, raise_files_limit
 from scanner.errors import TooManyFiles, TooManyTables
 from scanner.server.config import ScannerConfig
+from scanner.server.tables.bucket import ServedBucket
+from scanner.server.tables.catalog import Catalog
 from tests.support.server import running_server
 
 if TYPE_CHECKING:
     from scanner.server.server import Server
-    from scanner.server.tables.bucket import ServedBucket
 
 pytestmark = [pytest.mark.socket, pytest.mark.rocks]
 
@@ -94,6 +95,36 @@ def test_an_idle_bucket_closes_its_files_and_keeps_what_it_promised(tmp_path: Pa
             assert running.ask(lambda server: len(_buckets(server)[0].storage.lineage.histories)) == 1
             assert table.new_scan().with_lease(lease).to_arrow()["id"].to_pylist() == [1]
             assert sorted(table.new_scan().to_arrow()["id"].to_pylist()) == [1, 2]
+
+
+def test_a_point_read_of_more_buckets_than_may_be_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is refused, also while a bucket that it reads is written to: that one cannot make room for it."""
+    read_by = []
+    make_room, give_way = Catalog._make_room, ServedBucket.give_way
+
+    async def make_room_of_written(catalog: Catalog) -> None:
+        for _, _, bucket in catalog.open_buckets():
+            if bucket.is_open:
+                bucket.submit(())
+        await make_room(catalog)
+
+    async def noted_give_way(bucket: ServedBucket) -> None:
+        read_by.append(bucket.point_reads)
+        await give_way(bucket)
+
+    config = ScannerConfig(buckets_open_max=1, snapshot_linger_s=0)
+    with running_server(tmp_path, config) as running, scanner.sync.connect(running.endpoint) as client:
+        table = client.create_table("t", _SCHEMA, primary_key=["id"], buckets=2)
+        table.write(pa.table({"id": list(range(100))}, schema=_SCHEMA))
+        monkeypatch.setattr(Catalog, "_make_room", make_room_of_written)
+        monkeypatch.setattr(ServedBucket, "give_way", noted_give_way)
+        with scanner.sync.connect(running.endpoint, retries=0) as once:
+            with pytest.raises(TooManyFiles, match="ulimit -n"):
+                once.table("t").get([(number,) for number in range(100)])
+        assert not any(read_by)
+        assert not any(running.ask(lambda server: [bucket.point_reads for bucket in _buckets(server)]))
 
 
 def _buckets(server: Server) -> list[ServedBucket]:
