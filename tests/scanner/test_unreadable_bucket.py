@@ -18,7 +18,7 @@ SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False)])
 
 
 async def test_a_file_of_rocksdict_that_cannot_be_read(tmp_path: Path) -> None:
-    """What the system refuses rocksdict is STORE_FAILED to whoever reads, and no unforeseen error."""
+    """What the system refuses rocksdict is STORE_FAILED to whoever writes, and no unforeseen error; rows are read."""
     async with open_server(tmp_path) as server, scanner.connect(f"127.0.0.1:{server.port}") as client:
         await (await client.create_table("orders", SCHEMA, ["id"], 1)).write(
             pa.table({"id": [1]}, schema=SCHEMA)
@@ -27,5 +27,7 @@ async def test_a_file_of_rocksdict_that_cannot_be_read(tmp_path: Path) -> None:
     config.unlink()
     config.mkdir()
     async with open_server(tmp_path) as server, scanner.connect(f"127.0.0.1:{server.port}") as client:
+        orders = await client.table("orders")
+        assert (await orders.new_scan().to_arrow())["id"].to_pylist() == [1]
         with pytest.raises(StoreFailed):
-            await (await client.table("orders")).new_scan().to_arrow()
+            await orders.write(pa.table({"id": [2]}, schema=SCHEMA))
