@@ -14,7 +14,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from scanner.client.retries import LOGGER_NAME
 from scanner.errors import ArgumentInvalid
 from transport import TlsFileInvalid, client_tls
 
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 TokenSource: TypeAlias = "str | Callable[[], str] | None"
 """A bearer token, or what returns the one of the moment, at once; None: nothing is proven."""
 
-_logger = logging.getLogger(LOGGER_NAME)
+_logger = logging.getLogger(__name__)
 
 _TOKEN_FILE_BYTES_MAX: Final = 8192
 """Of a token file; a longer one is something else."""
