@@ -14,8 +14,8 @@ from __future__ import annotations
 import contextlib
 import itertools
 import ssl
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
@@ -267,12 +267,13 @@ class TlsBytes:
 
     def _decrypt_into(self, buffers: Sequence[memoryview]) -> int | None:
         """Decrypt what was read; None: nothing yet, read more. 0: the peer has closed."""
-        read, done, records, wants_more = self._object.read, 0, 0, False
+        # The stubs say that it makes bytes, which it does only without a buffer.
+        read: Callable[[int, memoryview], Any] = self._object.read
+        done, records, wants_more = 0, 0, False
         try:
             for room in buffers if self._failure is None else ():
                 while room:
-                    # The stubs say that this makes bytes, which it does only without a buffer.
-                    size: int = read(_RECORD_BYTES, room)  # type: ignore[assignment]
+                    size: int = read(_RECORD_BYTES, room)
                     if not size:
                         return done
                     room = room[size:]

@@ -74,7 +74,10 @@ class LogHandler(logging.StreamHandler[TextIO]):
         super().emit(record)
         if refused and refused == self._refused:
             self._refused = 0
-            _logger.error("%d lines before the last one were refused, and are missing or cut off", refused)
+            _logger.error(
+                "the log has a gap before the line above: lines that were refused, missing or cut off: %d",
+                refused,
+            )
 
     def handleError(self, record: logging.LogRecord) -> None:
         """Count a line that was refused."""

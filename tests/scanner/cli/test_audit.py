@@ -189,7 +189,7 @@ def test_the_log_says_what_a_full_disk_refused(monkeypatch: pytest.MonkeyPatch) 
     disk.room = 10**6
     log.info("b")
     log.info("c")
-    told = "2 lines before the last one were refused, and are missing or cut off"
+    told = "the log has a gap before the line above: lines that were refused, missing or cut off: 2"
     assert disk.getvalue() == f"a\nbef\nb\n{told}\nc\n"
 
 

@@ -6,7 +6,7 @@ import functools
 import logging
 import pickle
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -75,11 +75,12 @@ def test_token_that_cannot_be_read_for_a_moment(tmp_path: Path, caplog: pytest.L
 
 def test_token_that_is_no_text() -> None:
     """What is no token, or a function that gives none at once, is refused by name."""
-    for token in (b"weir_hush", lambda: None, lambda: 7):
+    tokens: tuple[Any, ...] = (b"weir_hush", lambda: None, lambda: 7)
+    for token in tokens:
         with pytest.raises(
             ArgumentInvalid, match="a token is text, or a function that returns text at once, not "
         ):
-            CallCredentials(token)  # type: ignore[arg-type]
+            CallCredentials(token)
 
 
 async def test_connect_refuses_before_it_connects() -> None:
