@@ -91,14 +91,16 @@ def ask(
         connect: Makes the first connection.
 
     Raises:
-        ScannerError: As `connect` and `question` do; if both times, what the second one did.
+        ScannerError: As `connect` and `question` do; if both times, what the second one did. What the client has tried
+            again by itself, as often as it may, is not asked a second time.
 
     Waits: For the connection and the answers.
     """
     with connect(options) as client:
         try:
             return question(client)
-        except AWAY:
-            pass
+        except AWAY as failure:
+            if failure.metadata.get("attempts"):
+                raise  # The client has waited for its successor by itself.
     with open_client_again(options) as client:
         return question(client)

@@ -140,6 +140,10 @@ class ConnectionLost(TransportError):
     """The connection is gone; the cause, if there is one, is chained."""
 
 
+class NeverAnswered(ConnectionLost):
+    """At a client: the peer took the connection, and not one octet has come from it in time."""
+
+
 class TlsFailed(ConnectionLost):
     """TLS was not agreed on: one end does not trust, or does not understand, the other."""
 

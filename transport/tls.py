@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from transport.errors import NoCommonTls, NotHttp2, TlsExpected, TransportError
+from transport.errors import NeverAnswered, NoCommonTls, NotHttp2, TlsExpected, TransportError
 
 ALPN: Final = "h2"
 _CIPHERS_TLS_1_2: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
@@ -272,6 +272,11 @@ def tls_expected(error: BaseException) -> bool:
 def not_http_2(error: BaseException) -> bool:
     """Whether a connection failed because the server answered in text: HTTP/1, say."""
     return any(isinstance(each, NotHttp2) for each in _causes(error))
+
+
+def never_answered(error: BaseException) -> bool:
+    """Whether a connection failed because not one octet came from the server in time."""
+    return any(isinstance(each, NeverAnswered) for each in _causes(error))
 
 
 def _words(reason: str) -> str:

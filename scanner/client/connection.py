@@ -295,6 +295,11 @@ class Connection:
                 f"the server at {self._where} speaks TLS, and this client does not:"
                 " connect with TLS (scanner.tls(), --tls-ca, tlsCa)"
             )
+        if transport.never_answered(error):
+            return ServerUnavailable(
+                f"what takes connections at {self._where} says nothing: the server is stopped or overloaded, or the"
+                f" proxy before it waits for it ({error})"
+            )
         failure = as_scanner_error(error, "the opening of a call")
         if not isinstance(failure, ServerUnavailable) or self._heard:
             return failure

@@ -122,6 +122,19 @@ def test_a_server_that_goes_away_twice(tmp_path: Path, kind: type[ScannerError])
     assert len(set(map(id, asked))) == 2
 
 
+def test_a_server_that_a_client_has_waited_for(tmp_path: Path) -> None:
+    """Who has used up the client's attempts is told so, and does not wait as long once more."""
+    asked: list[scanner.sync.Client] = []
+
+    def question(client: scanner.sync.Client) -> None:
+        asked.append(client)
+        raise ServerUnavailable("it says nothing (after 17 attempts)", metadata={"attempts": "17"})
+
+    with running_server(tmp_path) as server, pytest.raises(ServerUnavailable, match="after 17 attempts"):
+        ask(SourceOptions(endpoint=server.endpoint, table="t"), question)
+    assert len(asked) == 1
+
+
 def test_a_server_that_stays_away() -> None:
     """After some attempts, ever further apart, the error is the usual one."""
     options = SourceOptions(endpoint=f"127.0.0.1:{free_port()}", table="t")

@@ -23,6 +23,7 @@ from transport.errors import (
     ConnectionLost,
     ErrorCode,
     LocalProtocolError,
+    NeverAnswered,
     NotHttp2,
     RemoteProtocolError,
     StatusCode,
@@ -242,7 +243,9 @@ class ConnectionCore:
         if self.shutdown.failure is not None:
             return
         if why := self._liveness.expired(now):
-            self.shutdown.fail(ConnectionLost(f"peer given up: {why}"), ErrorCode.NO_ERROR)
+            begun = not self.client or self._inbound.settings_received or self._reader.beginning(1)
+            lost = ConnectionLost if begun else NeverAnswered
+            self.shutdown.fail(lost(f"peer given up: {why}"), ErrorCode.NO_ERROR)
         elif self._liveness.idle_expired(now):
             if self.shutdown.draining:
                 self.shutdown.close(message="no call for too long")

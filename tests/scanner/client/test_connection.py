@@ -131,6 +131,23 @@ async def test_patience_ends(autojump_clock: trio.testing.MockClock) -> None:
             assert len(host.dialled_at) == 1 + dials
 
 
+@pytest.mark.parametrize(("words", "says"), [(b"", "says nothing"), (b"\0\0\0", "does not speak HTTP/2")])
+async def test_a_peer_that_is_stopped_is_told_from_one_of_another_kind(
+    autojump_clock: trio.testing.MockClock, words: bytes, says: str
+) -> None:
+    """The system takes connections for a server that is stopped, and nothing comes on them."""
+    client_end, server_end = trio.testing.memory_stream_pair()
+
+    async def dial() -> trio.abc.Stream:
+        await server_end.send_all(words)
+        return client_end
+
+    connect = connect_by_tcp("memory", 1, dial=dial)
+    async with open_connection(connect, "memory:1", policy=RetryPolicy(retries=0)) as connection:
+        with pytest.raises(ServerUnavailable, match=says):
+            await connection.call(ECHO, b"hello")
+
+
 async def test_one_attempt_serves_all_who_wait(autojump_clock: trio.testing.MockClock) -> None:
     """Tasks that need a connection at the same time share the attempt to make it, and its failure."""
     async with memory_host({ECHO: echo}) as host, connected_to(host, retries=0) as connection:
