@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from scanner.cli.app import Seconds, connected, endpoint_option, example, note
+from scanner.cli.amounts import Seconds
+from scanner.cli.app import connected, endpoint_option, example, note
 from scanner.cli.display import print_table
 from scanner.cli.units import short_bytes, short_seconds
 from transport import StallTimes
@@ -89,7 +90,7 @@ def snapshots(table: str | None, as_json: bool, endpoint: str) -> None:
 @click.option(
     "--timeout",
     type=Seconds(0, 1_000_000),
-    metavar="SECONDS",
+    metavar="TIME",
     help="How long running calls may take. [default: the server's --drain-timeout]",
 )
 @endpoint_option

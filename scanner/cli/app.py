@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gc
 import importlib
-import math
 import os
 import re
 import signal
@@ -252,18 +251,6 @@ def imported_for_good() -> Iterator[None]:
         gc.freeze()
     finally:
         gc.enable()
-
-
-class Seconds(click.FloatRange):
-    """A time, as an option takes it; `inf` is one, unless there is a maximum."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Read it."""
-        seconds = super().convert(value, param, ctx)
-        if math.isnan(seconds):
-            # It is neither below the minimum nor above the maximum, and so within any range.
-            self.fail(f"{value!r} is no number of seconds.", param, ctx)
-        return seconds
 
 
 def _with_hint(error: click.UsageError) -> click.ClickException:

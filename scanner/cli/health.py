@@ -6,7 +6,8 @@ import click
 import trio
 
 import transport
-from scanner.cli.app import Seconds, endpoint_option, example, forget_output, note
+from scanner.cli.amounts import Seconds
+from scanner.cli.app import endpoint_option, example, forget_output, note
 from scanner.cli.connection import connection_arguments
 from scanner.client.connection import connect_by_tcp, open_connection, parse_endpoint
 from scanner.client.failures import translated
@@ -37,7 +38,7 @@ class Unanswered(click.ClickException):
     type=Seconds(0, min_open=True),
     default=5.0,
     show_default=True,
-    metavar="SECONDS",
+    metavar="TIME",
     help="How long to wait for the answer, connecting included.",
 )
 @endpoint_option

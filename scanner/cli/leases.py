@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from scanner.cli.admin import json_option
-from scanner.cli.app import OneLineGroup, Seconds, connected, endpoint_option, example, fail, note
+from scanner.cli.amounts import Seconds
+from scanner.cli.app import OneLineGroup, connected, endpoint_option, example, fail, note
 from scanner.cli.display import print_table
 from scanner.cli.units import short_seconds
 from scanner.client.leases import LeaseState, LeaseTarget
@@ -26,8 +27,8 @@ _TARGETS = "TABLE[:BUCKETS]"
 ttl_option = click.option(
     "--ttl",
     type=Seconds(0, min_open=True),
-    metavar="SECONDS",
-    help="How long it lives from now on. [default: the server's, or as before]",
+    metavar="TIME",
+    help="How long it lives from now on, e.g. 12h. [default: the server's, or as before]",
 )
 principal_option = click.option(
     "--principal",
@@ -83,7 +84,7 @@ def list_(table: str | None, as_json: bool, endpoint: str) -> None:
 @leases.command(
     epilog=example(
         "weir leases acquire orders",
-        "weir leases acquire orders customers --id nightly --ttl 3600 --state new",
+        "weir leases acquire orders customers --id nightly --ttl 12h --state new",
         "weir leases acquire orders:0,2 --id nightly   add or move these buckets",
         "weir leases acquire orders:0 --offset 1200    the state as of a log offset",
     )
@@ -133,7 +134,7 @@ def acquire(
     _print([lease.info])
 
 
-@leases.command(epilog=example("weir leases renew nightly", "weir leases renew nightly --ttl 7200"))
+@leases.command(epilog=example("weir leases renew nightly", "weir leases renew nightly --ttl 2h"))
 @click.argument("lease_id", metavar="ID")
 @ttl_option
 @principal_option

@@ -10,6 +10,7 @@ from typing import IO, TYPE_CHECKING
 
 import click
 
+from scanner.cli.amounts import Bytes
 from scanner.cli.app import connected, endpoint_option, example, is_terminal, names, note
 from scanner.cli.destination import destination
 from scanner.cli.log_places import as_of_option
@@ -55,10 +56,10 @@ if TYPE_CHECKING:
 @output_options
 @click.option(
     "--credit",
-    type=click.IntRange(1),
+    type=Bytes(1),
     default=None,
     show_default="sizes itself, 8 MiB to 64 MiB",
-    metavar="BYTES",
+    metavar="SIZE",
     help="Bytes that may be in flight to this command (mode push).",
 )
 @click.option(

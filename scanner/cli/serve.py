@@ -12,7 +12,8 @@ import click
 import trio
 
 from scanner.cli.allocator import give_back_free_memory, keep_freed_memory
-from scanner.cli.app import Seconds, ended, example, interrupted_at_once, note
+from scanner.cli.amounts import Bytes, Seconds
+from scanner.cli.app import ended, example, interrupted_at_once, note
 from scanner.cli.descriptors import buckets_within, files_within, raise_files_limit
 from scanner.cli.logs import LOG_FORMATS, configure_logging
 from scanner.cli.security import ServerSecurity, server_security, server_security_options
@@ -64,7 +65,7 @@ _logger = logging.getLogger(__name__)
     type=Seconds(0),
     default=5.0,
     show_default=True,
-    metavar="SECONDS",
+    metavar="TIME",
     help="How long a shutdown takes at most; running calls may finish in four fifths of it.",
 )
 @click.option(
@@ -72,7 +73,7 @@ _logger = logging.getLogger(__name__)
     type=Seconds(1),
     default=_DEFAULTS.session_ttl_s,
     show_default=True,
-    metavar="SECONDS",
+    metavar="TIME",
     help="How long a pull scan may be idle before the server reclaims what it keeps for it.",
 )
 @click.option(
@@ -80,7 +81,7 @@ _logger = logging.getLogger(__name__)
     type=Seconds(0, min_open=True),
     default=_DEFAULTS.park_after_s,
     show_default=True,
-    metavar="SECONDS",
+    metavar="TIME",
     help="A push scan that can send nothing for so long drops its snapshot, until its consumer continues.",
 )
 @click.option(
@@ -88,15 +89,15 @@ _logger = logging.getLogger(__name__)
     type=Seconds(0, min_open=True),
     default=_DEFAULTS.log_retention_s,
     show_default=True,
-    metavar="SECONDS",
+    metavar="TIME",
     help="How long changes stay in the changelogs; longer if a scan or a lease needs them.",
 )
 @click.option(
     "--log-retention-bytes",
-    type=click.IntRange(1),
+    type=Bytes(1),
     default=_DEFAULTS.log_retention_bytes,
     show_default=True,
-    metavar="BYTES",
+    metavar="SIZE",
     help="Size of a bucket's changelog beyond which its oldest changes go, unless a scan or a lease needs them.",
 )
 @click.option(
@@ -104,7 +105,7 @@ _logger = logging.getLogger(__name__)
     type=Seconds(0),
     default=_DEFAULTS.checkpoint_interval_s,
     show_default=True,
-    metavar="SECONDS",
+    metavar="TIME",
     help="How often buckets that were written to get a checkpoint; 0: only on demand.",
 )
 @click.option(
@@ -116,10 +117,10 @@ _logger = logging.getLogger(__name__)
 )
 @click.option(
     "--disk-reserve",
-    type=click.IntRange(0, 1 << 40),
+    type=Bytes(0, 1 << 40),
     default=StorageConfig().disk_reserve_bytes,
     show_default=True,
-    metavar="BYTES",
+    metavar="SIZE",
     help="Writes are refused while less is free on the disk, or a twentieth of it if that is less; 0: never.",
 )
 @click.option(
@@ -170,6 +171,9 @@ def serve(
 
     Prints "listening on HOST:PORT" when it is ready. A shutdown lets running calls finish for a while; a second
     signal ends the server at once. Certificates and credentials are read again when they change, and on SIGHUP.
+
+    A TIME is in seconds, or has a unit: 90s, 10m, 12h, 7d. A SIZE is in bytes, or has one: 64K, 512M, 10G (a K is
+    1024 bytes).
     """
     # Rows are in files that RocksDB makes whenever it likes; nobody else is to read them.
     os.umask(0o077)

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import click
 
-from scanner.cli.app import Seconds, example
+from scanner.cli.amounts import Seconds
+from scanner.cli.app import example
 from scanner.errors import ArgumentInvalid
 from scanner.server.scan.token_keys import OVERLAP_S_DEFAULT, OVERLAP_S_MAX, rotate_token_keys
 from scanner.storage.rocksdb.data_directory import entries_of
@@ -28,7 +29,7 @@ from scanner.storage.rocksdb.store import RocksStore
     type=Seconds(0, OVERLAP_S_MAX),
     default=OVERLAP_S_DEFAULT,
     show_default=True,
-    metavar="SECONDS",
+    metavar="TIME",
     help="How long resume tokens of the old key are still accepted.",
 )
 def rotate_keys(data: Path, overlap: float) -> None:

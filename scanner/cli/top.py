@@ -21,9 +21,9 @@ from rich.table import Table
 from rich.text import Text
 
 from scanner.cli.admin import pins, what
+from scanner.cli.amounts import Seconds
 from scanner.cli.app import (
     Interrupted,
-    Seconds,
     connected,
     ended,
     endpoint_option,
@@ -140,7 +140,7 @@ def render(rows: Sequence[Row], title: str, *, rows_max: int | None = None) -> R
     type=Seconds(0.05, 3600),
     default=1.0,
     show_default=True,
-    metavar="SECONDS",
+    metavar="TIME",
     help="How often to refresh.",
 )
 @click.option(

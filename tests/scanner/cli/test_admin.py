@@ -184,4 +184,4 @@ def test_intervals_that_cannot_be(command: Weir) -> None:
     ):
         code, out, err = command(*words, "nan")
         assert (code, out) == (2, "")
-        assert "is no number of seconds; see weir" in err
+        assert "is no time; times are such as 90 (seconds), 90s, 10m, 12h, 7d; see weir" in err
