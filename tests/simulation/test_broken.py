@@ -40,8 +40,9 @@ from scanner.server.config import ScannerConfig
 from scanner.server.log.opener import LogOpener
 from scanner.server.scan.opener import ScanOpener
 from scanner.server.scan.push import PushScan
-from scanner.server.tables.bucket import OpenScan, ServedBucket
+from scanner.server.tables.bucket import ServedBucket
 from scanner.server.tables.log_pins import LogPins
+from scanner.server.tables.open_scan import OpenScan
 from scanner.server.tables.snapshots import SharedSnapshot, SnapshotPool, SnapshotRegistry
 from scanner.sources.interface import EndReason
 from scanner.sources.kv import KvSource

@@ -46,7 +46,8 @@ from scanner.storage.interface import GroupState
 
 if TYPE_CHECKING:
     from scanner.server.config import ScannerConfig
-    from scanner.server.tables.bucket import OpenScan, ServedBucket
+    from scanner.server.tables.bucket import ServedBucket
+    from scanner.server.tables.open_scan import OpenScan
 
 _logger = logging.getLogger(__name__)
 _RETRY_S: Final = 1.0

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from scanner.server.log.log_scan import LogScan
     from scanner.server.scan.interface import BatchLimits
     from scanner.server.scan.kv_scan import KvScan
-    from scanner.server.tables.bucket import OpenScan
+    from scanner.server.tables.open_scan import OpenScan
     from scanner.wire.batches import Parts
     from scanner.wire.queries import ScanQuery
 

@@ -46,8 +46,9 @@ if TYPE_CHECKING:
     from scanner.server.scan.kv_scan import KvScan
     from scanner.server.scan.opener import ScanOpener
     from scanner.server.scan.tokens import Tokens, TokenState
-    from scanner.server.tables.bucket import OpenScan, ServedBucket
+    from scanner.server.tables.bucket import ServedBucket
     from scanner.server.tables.catalog import Catalog, ServedTable
+    from scanner.server.tables.open_scan import OpenScan
     from scanner.wire.queries import ScanQuery
 
 _RESUMED = "the resume token"

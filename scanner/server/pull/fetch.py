@@ -33,7 +33,8 @@ from scanner.wire.batches import FetchedBatch, encode_rows
 from scanner.wire.statuses import message_and_detail
 
 if TYPE_CHECKING:
-    from scanner.server.tables.bucket import OpenScan, ServedBucket
+    from scanner.server.tables.bucket import ServedBucket
+    from scanner.server.tables.open_scan import OpenScan
     from scanner.sources.log import LogSource
 
 

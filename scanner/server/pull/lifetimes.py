@@ -8,7 +8,7 @@ import trio
 
 if TYPE_CHECKING:
     from scanner.server.pull.kept import Kept, KeptRegistry
-    from scanner.server.tables.bucket import OpenScan
+    from scanner.server.tables.open_scan import OpenScan
 
 KeptScanT = TypeVar("KeptScanT", bound="Kept[Any, OpenScan[Any]]")
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from scanner.server.config import ScannerConfig
-    from scanner.server.tables.bucket import OpenScan
+    from scanner.server.tables.open_scan import OpenScan
     from scanner.sources.kv import KvSource
     from transport import ServerStream
 

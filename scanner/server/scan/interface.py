@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from scanner.proto.weir.v1 import scanner_pb2 as pb
-    from scanner.server.tables.bucket import OpenScan
+    from scanner.server.tables.open_scan import OpenScan
     from scanner.sources.interface import EndReason
     from scanner.wire.batches import Parts
 

@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     from scanner.server.scan.interface import BatchLimits
     from scanner.server.scan.read_sources import ReadSource
     from scanner.server.scan.tokens import TokenMint
-    from scanner.server.tables.bucket import OpenScan, ServedBucket
+    from scanner.server.tables.bucket import ServedBucket
     from scanner.server.tables.catalog import ServedTable
+    from scanner.server.tables.open_scan import OpenScan
     from scanner.sources.interface import EndReason
     from scanner.sources.kv import KvSource
     from scanner.wire.batches import Parts

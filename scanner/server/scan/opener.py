@@ -27,8 +27,9 @@ from scanner.wire.queries import ScanQuery, query_from_proto
 if TYPE_CHECKING:
     from scanner.server.config import ScannerConfig
     from scanner.server.scan.tokens import Tokens
-    from scanner.server.tables.bucket import OpenScan, ServedBucket
+    from scanner.server.tables.bucket import ServedBucket
     from scanner.server.tables.catalog import Catalog, ServedTable
+    from scanner.server.tables.open_scan import OpenScan
     from scanner.sources.kv import KvSource
 
 

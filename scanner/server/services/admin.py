@@ -22,8 +22,9 @@ from transport import StallReason
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-    from scanner.server.tables.bucket import OpenScan, ServedBucket
+    from scanner.server.tables.bucket import ServedBucket
     from scanner.server.tables.catalog import Catalog
+    from scanner.server.tables.open_scan import OpenScan
     from scanner.server.tables.snapshots import SharedSnapshot
     from transport import ServerStream, StallTimes
 

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from scanner.server.scan.opener import ScanOpener
     from scanner.server.scan.resumes import TokenReader
     from scanner.server.scan.tokens import TokenState
-    from scanner.server.tables.bucket import OpenScan
+    from scanner.server.tables.open_scan import OpenScan
     from scanner.sources.kv import KvSource
     from transport import ServerStream
 

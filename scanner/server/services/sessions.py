@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from scanner.server.config import ScannerConfig
     from scanner.server.pull.kept import KeptRegistry
     from scanner.server.scan.opener import ScanOpener
-    from scanner.server.tables.bucket import OpenScan
+    from scanner.server.tables.open_scan import OpenScan
     from scanner.sources.kv import KvSource
     from transport import ServerStream
 

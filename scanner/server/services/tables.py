@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from scanner.server.config import ScannerConfig
-    from scanner.server.tables.bucket import PendingWrite
     from scanner.server.tables.catalog import Catalog
+    from scanner.server.tables.write_queue import PendingWrite
     from transport import ServerStream
 
 _LIST_PAGE_BYTES: Final = 2 * 1024 * 1024

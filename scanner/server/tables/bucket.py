@@ -5,41 +5,46 @@ Invariants:
 1. One commit is prepared and written at a time, in a worker thread where storage blocks. A scan is opened while none
    is written, so it shows durable changes only; it does not wait for the preparation, which takes most of the time.
    Changes below the log's end are durable at any time.
-2. Writes are committed in the order in which they were submitted; those that wait for the same commit share it.
-3. Every submitted write is settled: with its offsets or with an error, also when its waiter has gone.
-4. A retired bucket opens no scan and takes no write, and is retired when its last scan has been closed.
-5. A bucket whose storage has failed opens its next scan from storage opened anew; scans that ran are parked then, and
+2. A retired bucket opens no scan and takes no write, and is retired when its last scan has been closed.
+3. A bucket whose storage has failed opens its next scan from storage opened anew; scans that ran are parked then, and
    go on as of the same state; tails get what the failed commit has left all the same. Unused storage is closed
    (`close_idle`); pins and scans that are parked stay.
-6. What it tells as its commit-time floor is below the time of every commit that becomes durable afterwards.
-7. What a transaction writes in pieces is seen whole or not at all; scans are opened before it or after it.
-8. A parked scan holds nothing in storage, and no rows; it is its log offset, its position, and a pin on the log.
-9. A share of a transaction is written once, also if the commit that has written it was said to have failed. So is a
+4. What it tells as its commit-time floor is below the time of every commit that becomes durable afterwards.
+5. What a transaction writes in pieces is seen whole or not at all; scans are opened before it or after it.
+6. A share of a transaction is written once, also if the commit that has written it was said to have failed. So is a
    request that has a number, however often it comes.
 
-This module knows no wire, no transport and no Arrow.
+What waits for a commit is in `write_queue`, what is being read in `open_scan`. This module knows no wire, no transport
+and no Arrow.
 """
 
 from __future__ import annotations
 
 import functools
 import logging
-from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
 from scanner.errors import InternalError, ScannerError, SequenceInvalid, StoreClosed
-from scanner.server.counters import Activity, Holder
+from scanner.server.counters import Activity
 from scanner.server.tables.images import BucketImage
-from scanner.server.tables.log_pins import LogPin, LogPins
+from scanner.server.tables.log_pins import LogPins
+from scanner.server.tables.open_scan import OpenScan, SourceT
 from scanner.server.tables.snapshots import SnapshotHold, SnapshotPool, SnapshotRegistry
-from scanner.sources.interface import Source
+from scanner.server.tables.write_queue import (
+    FORGOTTEN,
+    PendingWrite,
+    Settled,
+    TransactionShare,
+    WriteQueue,
+    applied_share,
+    settle,
+)
 from scanner.storage.transactions import AppliedShare
-from scanner.storage.writers import WRITERS_MAX, AppliedRequest, RequestNumber, find_request
+from scanner.storage.writers import AppliedRequest, RequestNumber, find_request
 from scanner.tasks import acquired
 
 if TYPE_CHECKING:
@@ -60,213 +65,11 @@ _logger = logging.getLogger(__name__)
 _RECOVER_DELAY_S_MIN: Final = 1.0
 _RECOVER_DELAY_S_MAX: Final = 60.0
 """How long a bucket that cannot take writes waits before it tries again."""
-FORGOTTEN: Final = -1
-"""Instead of a transaction's version: the bucket forgets what it has applied of it."""
-SourceT = TypeVar("SourceT", bound=Source)
-
-
-class Settled:
-    """An event that also calls a function, once.
-
-    Args:
-        when_set: Called when it is set.
-    """
-
-    __slots__ = ("_event", "_when_set")
-
-    def __init__(self, when_set: Callable[[], None] | None = None) -> None:
-        self._event = trio.Event()
-        self._when_set = when_set
-
-    def is_set(self) -> bool:
-        """Whether `set` was called."""
-        return self._event.is_set()
-
-    def set(self) -> None:
-        """Set it. Idempotent."""
-        self._event.set()
-        when_set, self._when_set = self._when_set, None
-        if when_set is not None:
-            when_set()
-
-    async def wait(self) -> None:
-        """Wait until it is set."""
-        await self._event.wait()
-
-
-class TransactionShare(NamedTuple):
-    """A transaction of which a bucket applies its share."""
-
-    name: str
-    version: int
-
-
-@dataclass(slots=True, eq=False)
-class PendingWrite:
-    """A write on its way to the disk."""
-
-    mutations: Sequence[Mutation]
-    settled: Settled
-    group_states: Mapping[str, GroupState | None] = field(default_factory=dict)
-    """What becomes of reader groups in the same commit."""
-    transaction: TransactionShare | None = None
-    """The transaction whose share it is; None: it is none's."""
-    number: RequestNumber | None = None
-    """By which it is recognised if it comes again; None: it is not."""
-    pieces: Generator[Sequence[Mutation], None, None] | None = None
-    """What to write instead of `mutations`, where that is too much for one commit. Blocks on the disk."""
-    offsets: tuple[int, int] | None = None
-    """[start, end) of its changes, once it is durable."""
-    error: ScannerError | None = None
-
-    async def wait_durable(self) -> tuple[int, int]:
-        """Wait until the write is durable.
-
-        Returns:
-            The offsets of its changes, [start, end); equal if nothing changed.
-
-        Raises:
-            ScannerError: It was not written.
-
-        Waits:
-            For its commit.
-
-        Cancellation:
-            No effect on the write: it is committed all the same.
-        """
-        await self.settled.wait()
-        if self.error is not None:
-            raise type(self.error)(self.error.message, metadata=self.error.metadata) from self.error
-        assert self.offsets is not None
-        return self.offsets
-
-
-def applied_share(shares: Mapping[str, AppliedShare], transaction: TransactionShare) -> AppliedShare | None:
-    """What a bucket has applied of a decided version; None: nothing yet."""
-    share = shares.get(transaction.name)
-    if share is None or share.version < transaction.version:
-        return None
-    return share if share.version == transaction.version else AppliedShare(transaction.version, 0, 0)
 
 
 def _applied(transaction: TransactionShare, start: int, end: int) -> AppliedShare | None:
     """What the bucket remembers of a transaction once its share is written."""
     return None if transaction.version == FORGOTTEN else AppliedShare(transaction.version, start, end)
-
-
-def _is_ahead(number: RequestNumber | None, newest: Mapping[bytes, int]) -> bool:
-    return number is None or number.sequence > newest.get(number.writer_id, 0)
-
-
-class OpenScan(Generic[SourceT]):
-    """A source that its bucket knows of, so that the bucket can end it. Made by `ServedBucket.admit`.
-
-    Args:
-        bucket: Whose scan it is.
-        source: What is read.
-        hold: The snapshot that the source reads; None: it reads something that is not shared.
-    """
-
-    def __init__(self, bucket: ServedBucket, source: SourceT, hold: SnapshotHold | None) -> None:
-        self._bucket = bucket
-        self._hold = hold
-        self.source = source
-        """While parked, one that is closed: it still tells schema, log offset, rows, digest and position."""
-        self.pin: LogPin | None = None
-        """What keeps the log from which the scan can be rebuilt; released with the scan."""
-        self.parked = False
-        self.reopener: Callable[[], Awaitable[None]] | None = None
-        """Reopens it after a park, in the same state; None: it cannot be reopened."""
-        self.ended_by: ScannerError | None = None
-        """Why the bucket ended it; checked before every step of the source."""
-        self._on_end: Callable[[ScannerError], None] | None = None
-        self.opened_at = trio.current_time()
-        """When it was opened, or reopened; seconds of trio's clock."""
-        self.holder: Holder | None = None
-        """Who keeps it open; set by the service that opened it."""
-
-    @property
-    def holds_iterator(self) -> bool:
-        """Whether something in storage is held open for it; never so for a scan of the changelog."""
-        return self._hold is not None
-
-    def when_ended(self, callback: Callable[[ScannerError], None]) -> None:
-        """Have `callback` called when the bucket ends the scan, or now if it has; it must see to a close soon."""
-        self._on_end = callback
-        if self.ended_by is not None:
-            callback(self.ended_by)
-
-    def finish(self, *, linger: bool = False) -> None:
-        """Free what is in storage: nothing more will be read. Idempotent.
-
-        Args:
-            linger: The scan may be continued soon.
-        """
-        self.source.close()
-        if self._hold is not None:
-            # The snapshot under a rebuilt state does not help the scan's continuation.
-            self._hold.release(linger=linger and self._hold.log_offset == self.source.log_offset)
-            self._hold = None
-
-    async def fetch(self) -> None:
-        """Have read from the disk what the next step of the source would wait for; after every step.
-
-        Waits:
-            For the disk, in a thread.
-
-        Cancellation:
-            What is being read is read to its end.
-        """
-        fetch = self.source.fetch
-        if fetch is not None:
-            await self._bucket.fetch(fetch)
-
-    def park(self) -> None:
-        """Give up what is in storage, and the rows that were read and not taken; they will be read again."""
-        self.finish()
-        self.parked = True
-        self._bucket.activity.scans_parked += 1
-
-    async def unpark(self) -> None:
-        """Go on if it is parked and can be reopened.
-
-        Raises:
-            SnapshotLost: Its state can no longer be read.
-            TooManyScans: There is no room for a snapshot now; it stays parked.
-            ScannerError: Storage failed.
-
-        Waits:
-            For a commit that runs, and for storage.
-
-        Cancellation:
-            It stays parked.
-        """
-        while self.parked and self.reopener is not None:
-            await self.reopener()
-
-    def reopen(self, source: SourceT, hold: SnapshotHold | None) -> None:
-        """Go on with a source of the same state that begins where this one stood."""
-        self.source, self._hold = source, hold
-        self.parked = False
-        self.opened_at = trio.current_time()
-
-    def close(self, *, linger: bool = False) -> None:
-        """Free the source and the log. Idempotent.
-
-        Args:
-            linger: The scan may be continued soon.
-        """
-        self.finish(linger=linger)
-        if self.pin is not None:
-            self.pin.release()
-        self._bucket.forget(self)
-
-    def end(self, error: ScannerError) -> None:
-        """End the scan: the task that drives the source stops."""
-        if self.ended_by is None:
-            self.ended_by = error
-            if self._on_end is not None:
-                self._on_end(error)
 
 
 class ServedBucket:
@@ -310,21 +113,17 @@ class ServedBucket:
         """What keeps its log."""
         self.image = image or BucketImage()
         """What whole scans read instead of its rows, if there is one."""
-        self._config = config
         self._nursery = nursery
         self._run_blocking = run_blocking
         self.activity = activity or Activity()
         self._commits = trio.Lock()
         """Held by a commit, and by what must not run beside one."""
-        self._queue: deque[PendingWrite] = deque()
-        self._taken: list[PendingWrite] = []
-        """Those that are being prepared or committed."""
+        self._writes = WriteQueue(config.write_queue_requests_max, config.commit_rows_max)
         self._committing = False
         self._at_work = False
         """Whether a commit has storage open, and must not lose it; one that waits for room for files has not."""
         self._writing = False
         """Whether a commit is being written; its thread moves the log's end, and nothing is closed or reopened."""
-        self._room = trio.Event()
         self._waking: trio.Event | None = None
         """Set when the one who opens storage has ended; None: nobody does."""
         self._closing: trio.Event | None = None
@@ -354,7 +153,7 @@ class ServedBucket:
     @property
     def commit_time_floor_us(self) -> int:
         """Every commit that is not durable yet is later, in microseconds since 1970 UTC. 0: nothing is known."""
-        if not self._taken:  # A commit under way has its times from before.
+        if not self._writes.taken:  # A commit under way has its times from before.
             self._raise_floor()
         return max(self._floor_us, self.storage.newest_commit_us)
 
@@ -557,19 +356,19 @@ class ServedBucket:
         """Whether it is used for writes alone: storage could be closed when they are done."""
         if self._is_read or not self.is_open:
             return False
-        return self._at_work or (self._retired_by is None and bool(self._queue or self._taken))
+        return self._at_work or (self._retired_by is None and self._writes.unsettled)
 
     @property
     def unwritten(self) -> bool:
         """Whether nothing was ever written to it, nothing is being written, and no write may have succeeded unseen."""
-        return not (self.storage.log_end or self._queue or self._taken or self.storage.failure)
+        return not (self.storage.log_end or self._writes.unsettled or self.storage.failure)
 
     @property
     def _is_read(self) -> bool:
         return bool(len(self.snapshots) or self.point_reads) or any(not scan.parked for scan in self._scans)
 
     def _is_idle(self, idle_s: float) -> bool:
-        busy = self._is_read or self._queue or self._taken or self.storage.idle
+        busy = self._is_read or self._writes.unsettled or self.storage.idle
         return not busy and trio.current_time() - self.used_at >= idle_s
 
     async def give_way(self) -> None:
@@ -612,12 +411,7 @@ class ServedBucket:
         Cancellation:
             No effect.
         """
-        while len(self._queue) >= self._config.write_queue_requests_max:
-            # Made by who waits, and only when the last one was set: none is replaced while others wait for it. What is
-            # queued without waiting, such as a share of a transaction, may come when there is no room.
-            if self._room.is_set():
-                self._room = trio.Event()
-            await self._room.wait()
+        await self._writes.wait_room()
 
     def submit(
         self,
@@ -669,7 +463,7 @@ class ServedBucket:
 
     def _enqueue(self, write: PendingWrite) -> PendingWrite:
         self.check_served()
-        self._queue.append(write)
+        self._writes.append(write)
         if not self._committing:
             self._committing = True
             self._nursery.start_soon(self._commit_queued)
@@ -732,10 +526,9 @@ class ServedBucket:
         for scan in list(self._scans):
             scan.end(reason)
         async with self._commits:
-            self._settle(list(self._queue), reason)
-            self._queue.clear()
-            self._room.set()
-        for write in list(self._taken):
+            self._writes.fail_waiting(reason)
+            self._writes.wake_waiters()
+        for write in list(self._writes.taken):
             await write.settled.wait()
         while self._scans:
             self._idle = trio.Event()
@@ -754,18 +547,16 @@ class ServedBucket:
     async def _commit_queued(self) -> None:
         """Commit until the queue is empty: a task for as long as there is something to write."""
         try:
-            while self._queue:
-                self._taken = self._take()
-                await self._commit(self._taken)
+            while self._writes:
+                await self._commit(self._writes.take())
                 if self._way is not None:
                     await self._close_for_others()
         finally:
             self._committing = False
-            self._taken = []
+            self._writes.taken = []
             self._end_way()
             # Only if the server goes down first.
-            self._settle(self._queue, StoreClosed("the server went down before the write; it was not done"))
-            self._queue.clear()
+            self._writes.fail_waiting(StoreClosed("the server went down before the write; it was not done"))
 
     async def _close_for_others(self) -> None:
         """Between two commits: otherwise a writer without a pause would keep the bucket's files from all others."""
@@ -778,28 +569,6 @@ class ServedBucket:
         if self._way is not None:
             self._way.set()
             self._way = None
-
-    def _take(self) -> list[PendingWrite]:
-        taken: list[PendingWrite] = []
-        newest = dict[bytes, int]()  # By writer, the number of its last request that is taken.
-        rows = 0
-        while self._queue and (
-            not taken
-            or (
-                taken[0].pieces is self._queue[0].pieces is None
-                and rows + len(self._queue[0].mutations) <= self._config.commit_rows_max
-                and len(newest) < WRITERS_MAX
-                # What comes again, or too late, is recognised in the next commit, when those before it are durable.
-                and _is_ahead(self._queue[0].number, newest)
-            )
-        ):
-            write = self._queue.popleft()
-            rows += len(write.mutations)
-            if write.number is not None:
-                newest[write.number.writer_id] = write.number.sequence
-            taken.append(write)
-        self._room.set()
-        return taken
 
     async def _commit(self, writes: list[PendingWrite]) -> None:
         error: ScannerError = StoreClosed("the server went down during the write; it may not have been done")
@@ -828,7 +597,7 @@ class ServedBucket:
             )
         finally:
             self._at_work = False
-            self._settle(writes, error)
+            settle(writes, error)
 
     async def _commit_together(self, writes: list[PendingWrite]) -> None:
         await self.wake()  # Storage would open itself, whether there is room for its files or not.
@@ -940,10 +709,3 @@ class ServedBucket:
     async def _prepare(self, groups: list[Sequence[Mutation]], after_us: int) -> PreparedCommit:
         clock_us = None if self._clock_us is None else self._clock_us()
         return await self._run_blocking(functools.partial(self.storage.prepare, groups, clock_us, after_us))
-
-    @staticmethod
-    def _settle(writes: Sequence[PendingWrite] | deque[PendingWrite], error: ScannerError) -> None:
-        for write in writes:
-            if not write.settled.is_set():
-                write.error = error
-                write.settled.set()

@@ -18,7 +18,7 @@ import trio
 from scanner.data.changes import CHANGE_COLUMNS, change_schema
 from scanner.errors import BucketNotFound, ScannerError, TableNotFound, TooManyFiles, TooManyTables
 from scanner.server.counters import Activity
-from scanner.server.tables.bucket import OpenScan, ServedBucket
+from scanner.server.tables.bucket import ServedBucket
 from scanner.server.tables.images import BucketImage
 from scanner.server.tables.snapshots import SnapshotPool
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from scanner.server.clock import WallClock
     from scanner.server.config import ScannerConfig
     from scanner.server.tables.commit_floor import CommitTimeFloor
+    from scanner.server.tables.open_scan import OpenScan
     from scanner.storage.interface import Store
     from scanner.tasks import RunBlocking
     from scanner.wire.queries import ScanQuery

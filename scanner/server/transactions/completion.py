@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from scanner.errors import ArgumentInvalid, InternalError, ScannerError, TableNotFound
-from scanner.server.tables.bucket import TransactionShare, applied_share
+from scanner.server.tables.write_queue import TransactionShare, applied_share
 from scanner.server.transactions.overwriting import deletions
 from scanner.server.transactions.verification import share_pieces
 from scanner.storage.transactions import AppliedShare

@@ -16,7 +16,7 @@ from scanner.errors import TableNotFound
 from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.server.config import ScannerConfig
 from scanner.server.pull.pages import Page, PageMaker, sealed
-from scanner.server.tables.bucket import OpenScan, ServedBucket
+from scanner.server.tables.bucket import ServedBucket
 from scanner.sources.kv import KvSource
 from scanner.storage.interface import Rows
 from scanner.tasks import inline
@@ -25,6 +25,7 @@ from scanner.wire.queries import ScanQuery
 from tests.support.scans import description, filled_store, stored_digest
 
 if TYPE_CHECKING:
+    from scanner.server.tables.open_scan import OpenScan
     from scanner.storage.interface import BucketScan
 
 ROWS = 2_000

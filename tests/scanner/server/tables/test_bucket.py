@@ -20,8 +20,9 @@ from scanner.errors import (
     TableNotFound,
 )
 from scanner.server.config import ScannerConfig
-from scanner.server.tables.bucket import OpenScan, PendingWrite, ServedBucket, TransactionShare
+from scanner.server.tables.bucket import ServedBucket
 from scanner.server.tables.catalog import Catalog
+from scanner.server.tables.write_queue import PendingWrite, TransactionShare
 from scanner.sources.kv import KvSource
 from scanner.storage.rocksdb.bucket import RocksBucket
 from scanner.storage.rocksdb.store import RocksStore
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
     from rocksdict import WriteBatch
 
+    from scanner.server.tables.open_scan import OpenScan
     from scanner.storage.interface import Bucket, BucketScan, Mutation, PreparedCommit
     from scanner.storage.rocksdb.database import Database
 
