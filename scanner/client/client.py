@@ -483,7 +483,8 @@ class Client:
             )
         except trio.Cancelled:
             if lease_id is None:  # Nobody knows the id, so nobody else would let go of it.
-                with trio.move_on_after(_DROP_S, shield=True), suppress(ScannerError):
+                failures = suppress(ScannerError, trio.ClosedResourceError)
+                with trio.move_on_after(_DROP_S, shield=True), failures:
                     await self.leases.drop(name)
             raise
         if info is None:

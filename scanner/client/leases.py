@@ -328,7 +328,9 @@ class Lease:
                     nursery.cancel_scope.cancel()
         finally:
             if not lost:
-                with trio.move_on_after(_DROP_S, shield=True), suppress(ScannerError):
+                # It may be closed by now: the task that has the client can be cancelled, too, and be left first.
+                failures = suppress(ScannerError, trio.ClosedResourceError)
+                with trio.move_on_after(_DROP_S, shield=True), failures:
                     await self.drop()
         if lost:
             raise lost[0]

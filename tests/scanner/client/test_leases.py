@@ -17,7 +17,8 @@ import scanner.sync
 from scanner.client.leases import _asked_for
 from scanner.proto.weir.v1 import leases_pb2 as pb
 from scanner.server.config import ScannerConfig
-from tests.support.conformance import open_virtual_items
+from scanner.storage.memory.store import MemoryStore
+from tests.support.conformance import open_items, open_virtual_items
 from tests.support.scans import sample
 from tests.support.server import running_server
 
@@ -199,6 +200,26 @@ async def test_an_error_of_the_block_leaves_it_as_it_is(autojump_clock: trio.tes
             async with await items.client.acquire_lease("items"):
                 await trio.sleep_forever()
         assert await items.client.list_leases() == []
+
+
+@pytest.mark.socket
+async def test_a_block_that_is_cancelled_behind_its_client_raises_nothing() -> None:
+    """As where both are tasks of one nursery, of which the one with the client ends first."""
+    async with open_items(MemoryStore(), 5, config=CONFIG) as items:
+        held = trio.Event()
+
+        async def keep(client: scanner.Client) -> None:
+            async with await client.acquire_lease("items"):
+                held.set()
+                await trio.sleep_forever()
+
+        async with trio.open_nursery() as nursery:
+            async with scanner.connect(f"127.0.0.1:{items.server.port}") as client:
+                nursery.start_soon(keep, client)
+                await held.wait()
+            nursery.cancel_scope.cancel()
+        (lease,) = await items.client.list_leases()  # nobody could drop it
+        await items.client.leases.drop(lease.lease_id)
 
 
 async def test_buckets_are_added_moved_and_released(autojump_clock: trio.testing.MockClock) -> None:
