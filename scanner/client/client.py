@@ -131,7 +131,7 @@ async def connect(
         RuntimeError: The loop is another one than trio's.
 
     Cancellation:
-        Closes the connection.
+        Closes the connection, when the blocks in this one have been left: leases are dropped before.
 
     Example:
         >>> async with scanner.connect("127.0.0.1:9123") as client:

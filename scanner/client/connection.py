@@ -10,6 +10,7 @@ Invariants:
 4. Nothing that was sent is ever sent again here: a call that fails, fails. Only connecting is tried again.
 5. No call waits for ever for a server that is gone behind a proxy that lives: the connection is given up, and a new one
    is used once the server has answered on it.
+6. Connections are there until the block of `open_connection` is left, also when it is cancelled.
 
 This module knows no tables.
 """
@@ -363,20 +364,25 @@ class Connection:
         if self.connects:
             self._credentials.renew()
         metadata = self._credentials.metadata
-        async with self._connect(metadata) as client:
-            if self._server_gone:
-                await self._require_server(client)
-            link = _Link(client, metadata)
-            self._links[link] = None
-            try:
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(self._watch_server, client)
-                    task_status.started(link)
-                    if not self._closed:
-                        await link.wait_over()
-                    nursery.cancel_scope.cancel()
-            finally:
-                del self._links[link]
+        with trio.CancelScope() as scope:
+            async with self._connect(metadata) as client:
+                if self._server_gone:
+                    await self._require_server(client)
+                link = _Link(client, metadata)
+                self._links[link] = None
+                try:
+                    async with trio.open_nursery() as nursery:
+                        nursery.start_soon(self._watch_server, client)
+                        task_status.started(link)
+                        # `_close` ends it, also when all is cancelled: blocks of the user have something to say to the
+                        # server then, such as that a lease is to be dropped. One that is made in vain ends at once.
+                        scope.shield = trio.current_effective_deadline() > -math.inf
+                        if not self._closed:
+                            await link.wait_over()
+                        scope.shield = False
+                        nursery.cancel_scope.cancel()
+                finally:
+                    del self._links[link]
 
     async def _watch_server(self, client: transport.Client) -> None:
         await transport.watch_server(client, functools.partial(self._connect, ()))
@@ -432,7 +438,7 @@ async def open_connection(
         Unauthenticated: The server does not accept the client's certificate.
 
     Cancellation:
-        Closes the connection.
+        Closes the connection, when the blocks in this one have been left.
     """
     async with bare(trio.open_nursery()) as nursery:
         connection = Connection(
@@ -443,8 +449,8 @@ async def open_connection(
             rng or Random(),
             nursery,
         )
-        await connection._living_link()
         try:
+            await connection._living_link()
             yield connection
         finally:
             connection._close()

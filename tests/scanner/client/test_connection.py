@@ -328,6 +328,25 @@ async def test_cancellation_ends_the_wait_for_a_connection(autojump_clock: trio.
         assert trio.current_time() == 50
 
 
+async def test_a_cancelled_client_has_its_connection_until_its_block_is_left(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """What blocks have to say to the server then, such as that a lease is to be dropped, arrives."""
+    async with memory_host({ECHO: echo}) as host:
+        answers = []
+        with trio.CancelScope() as scope:
+            async with connected_to(host) as connection:
+                try:
+                    scope.cancel()
+                    await trio.sleep_forever()
+                finally:
+                    with trio.move_on_after(1, shield=True):
+                        answers.append(await connection.call(ECHO, b"bye"))
+        assert answers == [b"bye"]
+        assert len(host.dialled_at) == 1
+        assert trio.current_time() == host.dialled_at[0]
+
+
 async def test_errors_of_the_block_leave_bare(autojump_clock: trio.testing.MockClock) -> None:
     """An exception of the block passes through as itself."""
     async with memory_host({}) as host:

@@ -203,6 +203,21 @@ async def test_an_error_of_the_block_leaves_it_as_it_is(autojump_clock: trio.tes
 
 
 @pytest.mark.socket
+async def test_a_client_that_is_cancelled_drops_its_leases() -> None:
+    """By its connection, which is there until its blocks are left."""
+    async with open_items(MemoryStore(), 5, config=CONFIG) as items:
+        with trio.CancelScope() as scope:
+            async with (
+                scanner.connect(f"127.0.0.1:{items.server.port}") as client,
+                await client.acquire_lease("items"),
+            ):
+                assert items.server.statistics().leases == 1
+                scope.cancel()
+                await trio.sleep_forever()
+        assert items.server.statistics().leases == 0
+
+
+@pytest.mark.socket
 async def test_a_block_that_is_cancelled_behind_its_client_raises_nothing() -> None:
     """As where both are tasks of one nursery, of which the one with the client ends first."""
     async with open_items(MemoryStore(), 5, config=CONFIG) as items:
