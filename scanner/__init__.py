@@ -10,7 +10,17 @@ import importlib
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from scanner.client.admin import CheckpointInfo, DrainBegun, ScanInfo, SnapshotInfo, StreamInfo
+    from scanner.client.admin import (
+        CheckpointInfo,
+        CompactedLog,
+        DrainBegun,
+        ImageInfo,
+        ImageState,
+        LogPinInfo,
+        ScanInfo,
+        SnapshotInfo,
+        StreamInfo,
+    )
     from scanner.client.client import Client, connect
     from scanner.client.credentials import read_token, tls
     from scanner.client.groups import GroupBucket, GroupInfo, GroupSummary
@@ -36,6 +46,7 @@ if TYPE_CHECKING:
         ColumnNotFound,
         CreditInvalid,
         DataCorrupted,
+        DiskFull,
         Draining,
         GroupEpochStale,
         GroupMemberExpired,
@@ -67,8 +78,10 @@ if TYPE_CHECKING:
         StoreLocked,
         TableExists,
         TableNotFound,
+        TooManyFiles,
         TooManyGroups,
         TooManyScans,
+        TooManyTables,
         TooManyTransactions,
         TransactionDecided,
         Unauthenticated,
@@ -86,9 +99,11 @@ __all__ = [
     "Client",
     "Column",
     "ColumnNotFound",
+    "CompactedLog",
     "Condition",
     "CreditInvalid",
     "DataCorrupted",
+    "DiskFull",
     "DrainBegun",
     "Draining",
     "Fold",
@@ -102,6 +117,8 @@ __all__ = [
     "GroupNotFound",
     "GroupScan",
     "GroupSummary",
+    "ImageInfo",
+    "ImageState",
     "InternalError",
     "KeyInvalid",
     "KeyRange",
@@ -111,6 +128,7 @@ __all__ = [
     "LeaseState",
     "LeaseTarget",
     "LeasedBucket",
+    "LogPinInfo",
     "MeasuredLog",
     "NotLeader",
     "NotLeased",
@@ -153,8 +171,10 @@ __all__ = [
     "TableDescription",
     "TableExists",
     "TableNotFound",
+    "TooManyFiles",
     "TooManyGroups",
     "TooManyScans",
+    "TooManyTables",
     "TooManyTransactions",
     "Transaction",
     "TransactionDecided",
@@ -175,7 +195,11 @@ __all__ = [
 _HOMES: Final[dict[str, tuple[str, ...]]] = {
     "scanner.client.admin": (
         "CheckpointInfo",
+        "CompactedLog",
         "DrainBegun",
+        "ImageInfo",
+        "ImageState",
+        "LogPinInfo",
         "ScanInfo",
         "SnapshotInfo",
         "StreamInfo",
@@ -211,6 +235,7 @@ _HOMES: Final[dict[str, tuple[str, ...]]] = {
         "ColumnNotFound",
         "CreditInvalid",
         "DataCorrupted",
+        "DiskFull",
         "Draining",
         "GroupEpochStale",
         "GroupMemberExpired",
@@ -242,8 +267,10 @@ _HOMES: Final[dict[str, tuple[str, ...]]] = {
         "StoreLocked",
         "TableExists",
         "TableNotFound",
+        "TooManyFiles",
         "TooManyGroups",
         "TooManyScans",
+        "TooManyTables",
         "TooManyTransactions",
         "TransactionDecided",
         "Unauthenticated",

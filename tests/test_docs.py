@@ -7,6 +7,7 @@ import pytest
 
 import scanner
 import weir
+from scanner.client import admin
 from scanner.errors import ERRORS
 from tools.public_names import undocumented
 from tools.write_reference import REFERENCE, pages
@@ -31,6 +32,17 @@ def test_every_public_name_is_there() -> None:
     """What `weir` and `scanner` list is found, although each name is imported when it is first used."""
     assert weir.__all__ == scanner.__all__
     assert [name for name in weir.__all__ if not hasattr(weir, name)] == []
+
+
+def test_what_callers_get_is_public() -> None:
+    """Every error of the page, and what the calls of administration return, has a name in `weir`."""
+    errors = {row.exception.__name__ for row in ERRORS}
+    returned = {
+        name
+        for name, each in vars(admin).items()
+        if isinstance(each, type) and each.__module__ == admin.__name__
+    }
+    assert (errors | returned) - set(weir.__all__) == set()
 
 
 def test_every_public_name_is_documented() -> None:
