@@ -66,6 +66,7 @@ class HandOver(Generic[PlaceT]):
         Raises:
             StopIteration: There is none any more.
             trio.BusyResourceError: Another thread is at it.
+            SystemExit: The interpreter is ending, and this is a daemon thread.
             Exception: Whatever the scan raises.
 
         Cancellation:
@@ -88,6 +89,11 @@ class HandOver(Generic[PlaceT]):
                     self._portal.take(self)
             except StopAsyncIteration:
                 raise StopIteration from None
+            except trio.ClosedResourceError:
+                if self._portal.closed_at_exit and threading.current_thread().daemon:
+                    # Python ends its daemons without a word. Nothing is lost with a reader, so it gets no traceback.
+                    raise SystemExit from None
+                raise
             finally:
                 if self._taken is None and self._passed is not None:
                     self.place = self._passed  # What was passed over has no rows, so nobody misses them.

@@ -205,6 +205,8 @@ class Portal:
     """
 
     def __init__(self, name: str) -> None:
+        self.closed_at_exit = False
+        """Whether the end of the interpreter closes it, and not its user."""
         self._pending: set[_Call] = set()
         self._closed = False
         self._process = os.getpid()
@@ -514,4 +516,5 @@ class Held(Generic[T]):
 def _close_open_portals() -> None:
     # Daemon threads stop running when the interpreter ends; whoever called after that would wait for ever.
     for portal in list(_open_portals):
+        portal.closed_at_exit = True
         portal.close()

@@ -179,3 +179,36 @@ def test_a_second_thread_is_told(kind: type[Numbered]) -> None:
     numbers = [shared.hand_over.next()["number"][0].as_py() for _ in range(BATCHES)]
     assert numbers == list(range(BATCHES))
     assert [type(each) for each in shared.outcomes] == [trio.BusyResourceError] * BATCHES
+
+
+class ClosedAtExit:
+    """A portal that the end of the interpreter closes while somebody waits."""
+
+    closed_at_exit = True
+
+    def take(self, source: Takeable[None]) -> None:
+        """What is waited for does not come."""
+        raise trio.ClosedResourceError("the scan was left; execute it again")
+
+    call = take
+
+
+@pytest.mark.parametrize("kind", [Numbered, ReadyNumbered])
+@pytest.mark.parametrize(("daemon", "outcome"), [(True, SystemExit), (False, trio.ClosedResourceError)])
+def test_a_daemon_that_reads_at_exit(
+    kind: type[Numbered], daemon: bool, outcome: type[BaseException]
+) -> None:
+    """A daemon thread that waits for a batch when the interpreter ends ends silently; other threads are told."""
+    over = HandOver(cast("Portal", ClosedAtExit()), kind(), lambda: 0)
+    seen: list[type[BaseException]] = []
+
+    def read() -> None:
+        try:
+            over.next()
+        except BaseException as error:
+            seen.append(type(error))
+
+    reader = threading.Thread(target=read, daemon=daemon)
+    reader.start()
+    reader.join()
+    assert seen == [outcome]
