@@ -21,7 +21,7 @@ import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, suppress
-from typing import Any, Generic, ParamSpec, Protocol, TypeVar, cast
+from typing import Any, Generic, NoReturn, ParamSpec, Protocol, TypeVar, cast
 
 import trio
 
@@ -32,6 +32,14 @@ T_co = TypeVar("T_co", covariant=True)
 _CLOSED = "the client is closed; connect again"
 _CUT_OFF = "the client was closed before the end of the block; what was written in it may not be there"
 _INTERRUPTED = "the call was interrupted"
+_GREENLETS = (
+    "gevent has patched threads or select, which this client needs as they are; patch the rest,"
+    " monkey.patch_all(thread=False, select=False), and call the client in gevent.get_hub().threadpool"
+)
+_NOT_PICKLED = (
+    "a client, and what it has made, stays in its process; send a scan's plan to the other one, connect there, and"
+    " run client.scan(plan)"
+)
 _ENDING = "Python is ending and begins no thread any more; connect earlier"
 _SIGNALS_SEEN_S = 0.5
 _open_portals: weakref.WeakSet[Portal] = weakref.WeakSet()
@@ -198,7 +206,8 @@ class Portal:
 
     Raises:
         OSError: The system has no room for its thread or its loop, such as for files.
-        RuntimeError: The interpreter is ending, as in a finalizer of a module's objects.
+        RuntimeError: The interpreter is ending, as in a finalizer of a module's objects; or gevent has patched what
+            threads are made of.
 
     Cancellation:
         An exception that hits the waiting thread, such as KeyboardInterrupt, ends the thread that was begun.
@@ -228,7 +237,13 @@ class Portal:
             raise self._failure
         _open_portals.add(self)
 
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(_NOT_PICKLED)
+
     def _start_thread(self) -> None:
+        monkey = sys.modules.get("gevent.monkey")
+        if monkey is not None and any(map(monkey.is_module_patched, ("threading", "select"))):
+            raise RuntimeError(_GREENLETS)
         if sys.is_finalizing():  # Python 3.11 begins one all the same, which never runs, and waits for it.
             raise RuntimeError(_ENDING)
         try:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import pickle
 import signal
 import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
-from types import MethodType
+from types import MethodType, ModuleType, SimpleNamespace
+from typing import cast
 
 import pytest
 import trio
@@ -313,6 +315,22 @@ def test_a_portal_whose_thread_python_begins_no_more(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(threading, "main_thread", lambda: ended)
     with pytest.raises(RuntimeError, match="Python is ending"):
         Portal("another portal of a test")
+
+
+@pytest.mark.parametrize("patched", ["threading", "select"])
+def test_a_portal_among_greenlets(monkeypatch: pytest.MonkeyPatch, patched: str) -> None:
+    """Where gevent has replaced what a thread with a loop is made of, the error says what to patch instead."""
+    gevent = SimpleNamespace(is_module_patched=lambda name: name == patched)
+    monkeypatch.setitem(sys.modules, "gevent.monkey", cast("ModuleType", gevent))
+    monkeypatch.setattr(threading.Thread, "start", lambda _: pytest.fail("a thread was begun"))
+    with pytest.raises(RuntimeError, match=r"monkey\.patch_all\(thread=False, select=False\)"):
+        Portal("another portal of a test")
+
+
+def test_a_portal_for_another_process(portal: Portal) -> None:
+    """What belongs to a client cannot be pickled, as multiprocessing does, and the error says what can be sent."""
+    with pytest.raises(TypeError, match=r"send a scan's plan .* run client\.scan\(plan\)"):
+        pickle.dumps(portal)
 
 
 @pytest.mark.parametrize("begun", [False, True])
