@@ -7,6 +7,7 @@ file a row group is held at a time, or a few where they are small.
 
 from __future__ import annotations
 
+import codecs
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -367,11 +368,14 @@ class _CsvFile:
         if not block.data.strip(b"\r\n"):
             return []
         dialect, names = self._text.dialect, self._text.names
+        data = block.data
+        if data.startswith(codecs.BOM_UTF8):  # Arrow leaves one out, wherever in the file the block begins.
+            data = codecs.BOM_UTF8 + data
         try:
             table = pacsv.read_csv(
-                pa.BufferReader(block.data),
+                pa.BufferReader(data),
                 read_options=pacsv.ReadOptions(
-                    column_names=names, block_size=len(block.data) + 1, use_threads=False
+                    column_names=names, block_size=len(data) + 1, use_threads=False
                 ),
                 parse_options=pacsv.ParseOptions(
                     delimiter=dialect.delimiter,

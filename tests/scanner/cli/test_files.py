@@ -345,6 +345,17 @@ def test_a_byte_order_mark_is_no_part_of_a_name(tmp_path: Path, encoding: str, t
     assert read(opened(path, options=options)).to_pylist() == [{"id": 1, "name": "\ufeffann"}]
 
 
+def test_a_byte_order_mark_in_front_of_a_block_is_kept(tmp_path: Path) -> None:
+    """The first value of a row may begin with that character, also behind the header and where a block begins."""
+    path = tmp_path / "data.csv"
+    values = [
+        "\ufeffann",
+        "\ufeff" + "b" * 2_000_000,
+    ]  # The second one begins a block, since it ends in a later one.
+    path.write_text(f"name,id\n{values[0]},1\n{values[1]},2\n", encoding="utf-8")
+    assert read(opened(path)).column("name").to_pylist() == values
+
+
 def test_values_longer_than_a_block(tmp_path: Path) -> None:
     """A value of megabytes, with quotes and line breaks in it, comes through between short rows."""
     path = tmp_path / "data.csv"
