@@ -371,6 +371,8 @@ class _CsvFile:
         data = block.data
         if data.startswith(codecs.BOM_UTF8):  # Arrow leaves one out, wherever in the file the block begins.
             data = codecs.BOM_UTF8 + data
+        if not data.endswith((b"\n", b"\r")):  # In front of the end it takes an empty cell for one in quotes.
+            data += b"\n"
         try:
             table = pacsv.read_csv(
                 pa.BufferReader(data),

@@ -345,6 +345,16 @@ def test_a_byte_order_mark_is_no_part_of_a_name(tmp_path: Path, encoding: str, t
     assert read(opened(path, options=options)).to_pylist() == [{"id": 1, "name": "\ufeffann"}]
 
 
+@pytest.mark.parametrize("end", ["", "\n", "\r\n"])
+def test_the_last_cell_is_null_without_a_line_break_behind_it(tmp_path: Path, end: str) -> None:
+    """An empty cell at the very end is null, though the value in front of it is in quotes; and "" is not."""
+    path = tmp_path / "data.csv"
+    path.write_bytes(b'name,note\nann,old\n"bo",' + end.encode())
+    assert read(opened(path)).column("note").to_pylist() == ["old", None]
+    path.write_bytes(b'name,note\nann,old\n"bo",""' + end.encode())
+    assert read(opened(path)).column("note").to_pylist() == ["old", ""]
+
+
 def test_a_byte_order_mark_in_front_of_a_block_is_kept(tmp_path: Path) -> None:
     """The first value of a row may begin with that character, also behind the header and where a block begins."""
     path = tmp_path / "data.csv"
