@@ -19,6 +19,9 @@ import pyarrow.compute as pc
 
 from scanner.cli.app import fail
 from scanner.cli.types import require_time_zone, time_zone
+from scanner.data.comparisons import cells_equal
+from scanner.data.literals import decimal_literal
+from scanner.errors import ArgumentInvalid
 
 FRACTION_DIGITS: Final = {"s": 0, "ms": 3, "us": 6, "ns": 9}
 BINARY_PREFIX: Final = "\\x"
@@ -124,6 +127,8 @@ def from_text(texts: pa.Array, kind: pa.DataType, nulls: pa.Array) -> pa.Array:
         raise pa.ArrowInvalid("not an integer")  # Arrow would read 0x10.
     if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
         return _times_from_text(texts, kind)
+    if pa.types.is_decimal(kind):
+        return _decimals_from_text(texts, kind)
     values = texts.cast(kind)
     if pa.types.is_floating(kind):
         endless = pc.and_(pc.is_inf(values), pc.invert(pc.match_substring_regex(texts, _INFINITE)))
@@ -191,6 +196,27 @@ def _in_zone(numbers: pa.Array, kind: pa.DataType) -> pa.Array:
         # Before there were zones, offsets had seconds.
         texts.append(f"{stamp[:19]}{tail}{stamp[19:]}" if len(stamp) == _STAMP_LENGTH else None)
     return pa.array(texts, pa.string())
+
+
+def _decimals_from_text(texts: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Read decimals; by Arrow those with no more digits than the type, since of more it makes other numbers."""
+    before, behind = kind.precision - kind.scale, kind.scale
+    if min(before, behind) < 0:
+        odd = texts.is_valid()
+    else:
+        plain = f"^[-+]?[0-9]{{0,{before}}}(?:[.][0-9]{{0,{behind}}})?$"
+        odd = pc.invert(pc.match_substring_regex(texts, plain)).fill_null(False)
+    values = pc.if_else(odd, pa.scalar(None, pa.string()), texts).cast(kind)
+    if not pc.any(odd).as_py():
+        return values
+    try:
+        numbers = [decimal_literal(text) for text in texts.filter(odd).to_pylist()]
+    except ArgumentInvalid as error:
+        raise pa.ArrowInvalid(error.message) from error
+    cells = cells_equal(numbers, pa.field("", kind))
+    if len(cells) != len(numbers):
+        raise pa.ArrowInvalid("out of range")
+    return pc.replace_with_mask(values, odd, cells)
 
 
 def _times_from_text(texts: pa.Array, kind: pa.DataType) -> pa.Array:

@@ -279,6 +279,10 @@ def test_types_that_are_given(tmp_path: Path) -> None:
         (pa.int8(), "128"),
         (pa.float64(), "1e400"),
         (pa.decimal128(4, 2), "1.234"),
+        (pa.decimal128(38, 0), "3.5e38"),
+        (pa.decimal128(38, 0), "3" + 38 * "4"),
+        (pa.decimal128(38, 38), "99999"),
+        (pa.decimal128(5, 0), f"0.{'0' * 38}1"),
         (pa.timestamp("s"), "2013-01-01 00:00:00.5"),
         (pa.timestamp("s"), "2013-01-01 00:00:00Z"),
         (pa.timestamp("s"), "2013-01-01T00:00:00+01"),
@@ -294,6 +298,29 @@ def test_text_that_is_not_of_its_type(tmp_path: Path, kind: pa.DataType, text: s
     path.write_text(f"id,value\n1,{text}\n")
     with pytest.raises(click.ClickException, match="in column 'value' on line 2 is no"):
         read(opened(path, options=CsvOptions(types={"value": kind})))
+
+
+@pytest.mark.parametrize(
+    ("kind", "texts", "values"),
+    [
+        (
+            pa.decimal128(38, 2),
+            ["1.5", "1.5E3", "-2.50000", "NA", "007"],
+            ["1.50", "1500.00", "-2.50", None, "7.00"],
+        ),
+        (pa.decimal128(38, 0), ["9" * 38, "-1e37", "5.0"], ["9" * 38, "-1" + 37 * "0", "5"]),
+        (pa.decimal128(2, 4), [".0025", "25e-4"], ["0.0025", "0.0025"]),
+    ],
+)
+def test_decimals_however_they_are_written(
+    tmp_path: Path, kind: pa.DataType, texts: list[str], values: list[str | None]
+) -> None:
+    """With an exponent, and with zeros that the type has no place for, a number is what it is."""
+    path = tmp_path / "data.csv"
+    path.write_text("id,value\n" + "".join(f"1,{text}\n" for text in texts))
+    cells = read(opened(path, options=CsvOptions(types={"value": kind}))).column("value")
+    assert cells.type == kind
+    assert cells.to_pylist() == [None if value is None else decimal.Decimal(value) for value in values]
 
 
 @pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
