@@ -45,7 +45,8 @@ class Unanswered(click.ClickException):
 def health(service: str, timeout: float, endpoint: str) -> int:
     """Ask a server whether it takes calls. It needs no token.
 
-    Exit code 0: it does; 1: it does not, since it is draining; 2: nobody answers, or the service is unknown.
+    Exit code 0: it does; 1: it says that it does not; 2: nobody answers, or the service is unknown. A server that
+    drains takes no new connections, so nobody answers there.
     """
     try:
         serving = trio.run(_ask, endpoint, service, timeout)

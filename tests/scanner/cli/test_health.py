@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import trio
 
 import scanner.cli.health
 from scanner.cli import run
@@ -53,6 +54,14 @@ def test_a_server_that_does_not_take_calls(tmp_path: Path, capsys: Capture) -> N
     with running_server(tmp_path / "data") as running:
         running.ask(lambda server: server._health.set_serving("", False))
         assert asked(capsys, "-e", running.endpoint) == (1, "not serving\n", "")
+
+
+def test_a_server_that_drains(tmp_path: Path, capsys: Capture) -> None:
+    """2: it does not listen any more."""
+    with running_server(tmp_path / "data") as running:
+        trio.from_thread.run(running.server.drain, 0, trio_token=running.token)
+        code, out, _ = asked(capsys, "-e", running.endpoint)
+    assert (code, out) == (2, "")
 
 
 def test_nobody_answers(capsys: Capture) -> None:
