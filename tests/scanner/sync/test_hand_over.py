@@ -205,7 +205,7 @@ def test_a_daemon_that_reads_at_exit(
     def read() -> None:
         try:
             over.next()
-        except BaseException as error:
+        except (SystemExit, trio.ClosedResourceError) as error:
             seen.append(type(error))
 
     reader = threading.Thread(target=read, daemon=daemon)
