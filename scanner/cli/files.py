@@ -216,8 +216,11 @@ class _ParquetFile:
     @contextmanager
     def _reading(self, int96_unit: str) -> Iterator[pq.ParquetFile]:
         try:
-            # INT96 holds days and nanoseconds: years that one count of nanoseconds cannot reach.
-            with pq.ParquetFile(self._path, coerce_int96_timestamp_unit=int96_unit) as file:
+            # INT96 holds days and nanoseconds: years that one count of nanoseconds cannot reach. Checksums, as Spark
+            # writes them, are looked at by Arrow only when it is asked to.
+            with pq.ParquetFile(
+                self._path, coerce_int96_timestamp_unit=int96_unit, page_checksum_verification=True
+            ) as file:
                 yield file
         except (pa.ArrowException, OSError) as error:
             fail(f"{self._path} is not a Parquet file that can be read: {error}")

@@ -496,6 +496,25 @@ def test_arrow_files_whose_footer_is_damaged(tmp_path: Path, damage: str) -> Non
         open_file(file, CsvOptions())
 
 
+def test_a_parquet_file_of_which_a_checksum_is_wrong(tmp_path: Path) -> None:
+    """Where a checksum stands beside a page, as in files of Spark, another value is not taken for what was written."""
+    path = tmp_path / "data.parquet"
+    table = pa.table({"id": [1], "name": ["Anna Lena"]})
+    pq.write_table(
+        table,
+        path,
+        compression="none",
+        use_dictionary=False,
+        write_statistics=False,
+        write_page_checksum=True,
+    )
+    assert read(opened(path)) == table
+    path.write_bytes(path.read_bytes().replace(b"Anna Lena", b"Anna Lene"))
+    source = opened(path)
+    with pytest.raises(click.ClickException, match=r"not a Parquet file that can be read: .*checksum"):
+        read(source)
+
+
 def test_arrow_files_whose_values_are_damaged(tmp_path: Path) -> None:
     """A row that names a value past its dictionary is no row: the file is refused, by the batch that has it."""
     sound = pa.DictionaryArray.from_arrays([0, 1], ["a", "b"])
