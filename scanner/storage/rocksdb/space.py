@@ -73,7 +73,10 @@ class DiskSpace:
         self._measure = measure
         self._ballast = path / BALLAST_NAME
         self._changing = threading.Lock()
-        self._read_only = False
+        self._refusing = False
+        """Whether every write is refused, however small."""
+        self._missing_bytes = 0
+        """What the largest write takes that was refused alone, because it left less than the reserve; 0: none was."""
         self._ballast_failed = False
 
     def require_room(self, wanted_bytes: int = 0) -> None:
@@ -90,9 +93,11 @@ class DiskSpace:
         room = self._room()
         if room is None:
             return
-        status = self._note(room)
         reserve = self._reserve_of(room)
-        if status.read_only or room.free_bytes - wanted_bytes < reserve:
+        fits = room.free_bytes - wanted_bytes >= reserve
+        # A transaction may want more than was ever free, which says nothing of other writes.
+        self._note(room, 0 if fits or wanted_bytes > reserve else wanted_bytes)
+        if self._refusing or not fits:
             raise DiskFull(
                 f"the disk of {self._path} has {room.free_bytes} bytes free, and {reserve} are kept as a reserve:"
                 " nothing was written; make room, and write again, the server takes it by itself"
@@ -132,18 +137,21 @@ class DiskSpace:
         except OSError:
             return None  # A disk that is gone refuses by itself.
 
-    def _note(self, room: Room) -> DiskStatus:
-        """Tell from what is free whether writes are refused, and log it when that changes."""
+    def _note(self, room: Room, refused_bytes: int = 0) -> DiskStatus:
+        """Tell from what is free, and from a write that found no room, whether writes are refused; log a change."""
         reserve = self._reserve_of(room)
+        more = reserve // _HYSTERESIS_SHARE
         with self._changing:
-            enough = reserve + (reserve // _HYSTERESIS_SHARE if self._read_only else 0)
-            read_only = room.free_bytes < enough
-            if read_only != self._read_only:
-                self._read_only = read_only
+            was_read_only = self._refusing or self._missing_bytes > 0
+            self._refusing = room.free_bytes < reserve + (more if self._refusing else 0)
+            missing = max(self._missing_bytes, refused_bytes)
+            self._missing_bytes = missing if room.free_bytes < reserve + max(missing, more) else 0
+            read_only = self._refusing or self._missing_bytes > 0
+            if read_only != was_read_only:
                 if read_only:
                     _logger.error(
-                        "the disk of %s is full: %d bytes are free, and %d are kept as a reserve; writes are refused"
-                        " until there is room, scans go on",
+                        "the disk of %s is full: %d bytes are free, and %d are kept as a reserve; writes that leave"
+                        " less are refused until there is room, scans go on",
                         self._path,
                         room.free_bytes,
                         reserve,

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import pytest
+
+from scanner.errors import DiskFull
 from scanner.storage.rocksdb.space import BALLAST_NAME, DiskSpace, Room
-
-if TYPE_CHECKING:
-    import pytest
 
 
 def test_a_ballast_that_cannot_be_made_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -25,3 +24,33 @@ def test_a_ballast_that_cannot_be_made_is_told_once(tmp_path: Path, caplog: pyte
     failed, well = (record.getMessage() for record in caplog.records)
     assert failed == f"{ballast} cannot be made, which is tried again: Is a directory"
     assert well == f"{ballast} is there again"
+
+
+def test_a_write_that_is_refused_alone_makes_the_disk_full(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A large write finds no room, and a small one does: the status says so, and the log, once for begin and end."""
+    free = [1000]
+    space = DiskSpace(tmp_path, 800, lambda _: Room(free[0], 1 << 20))
+
+    def read_only() -> bool:
+        status = space.refresh()
+        assert status is not None
+        return status.read_only
+
+    with pytest.raises(DiskFull):
+        space.require_room(1 << 20)  # A transaction that no disk has room for.
+    assert not read_only()
+    for _ in range(2):
+        with pytest.raises(DiskFull):
+            space.require_room(300)
+        assert read_only()
+    space.require_room(200)
+    free[0] = 1099
+    assert read_only()
+    free[0] = 1100
+    assert not read_only()
+    space.require_room(300)
+    full, room_again = (record.getMessage() for record in caplog.records)
+    assert f"the disk of {tmp_path} is full: 1000 bytes are free" in full
+    assert f"the disk of {tmp_path} has room again: 1100 bytes are free" in room_again
