@@ -199,7 +199,7 @@ class _ParquetRows:
         self._sink = _AppendedInCalls(file)
         try:
             with self._sink.calling():
-                self._writer = pq.ParquetWriter(self._sink, schema)
+                self._writer = pq.ParquetWriter(self._sink, schema, write_page_checksum=True)
         except OSError as error:
             if error.errno is not None:
                 raise

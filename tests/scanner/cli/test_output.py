@@ -62,6 +62,18 @@ def test_parquet_reads_back() -> None:
     assert table.drop_columns(["f"]).to_pylist() == BATCH.drop_columns(["f"]).to_pylist()
 
 
+def test_parquet_has_checksums() -> None:
+    """A value that is damaged afterwards is not taken for another one by a reader that looks."""
+    file = io.BytesIO()
+    batch = pa.record_batch({"name": ["Anna Lena"]})
+    rows = open_rows("parquet", file, batch.schema)
+    rows.write(batch)
+    rows.close()
+    damaged = file.getvalue().replace(b"Anna Lena", b"Anna Lene", 1)
+    with pytest.raises(OSError, match="checksum"):
+        pq.read_table(pa.BufferReader(damaged), page_checksum_verification=True)
+
+
 @pytest.mark.parametrize("closed", [False, True])
 def test_parquet_that_is_given_up_is_not_read(closed: bool) -> None:
     """A pipe or a file that a scan was written to when it failed must not look like all of its rows."""
