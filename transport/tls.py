@@ -360,7 +360,8 @@ def _cas_expired(context: ssl.SSLContext) -> bool:
 def _check_readable(*paths: FilePath) -> None:
     for path in paths:
         try:
-            with open(path, "rb"):
+            # A number is no path: `open` takes it for an open file, and would close what is behind it.
+            with open(os.fspath(path), "rb"):
                 pass
         except OSError as error:
             raise TlsFileInvalid(f"{os.fspath(path)} cannot be read: {error.strerror}") from error

@@ -7,10 +7,11 @@ Every exception that leaves it is a `ScannerError`, or one of trio's about the c
 from __future__ import annotations
 
 import datetime
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
+import pyarrow as pa
 import trio
 from google.protobuf.message import Message
 
@@ -29,15 +30,24 @@ from scanner.client.admin import (
     snapshot_from_proto,
     stream_from_proto,
 )
+from scanner.client.arguments import (
+    UINT64_MAX,
+    bucket_number,
+    flag,
+    is_number,
+    require_kind,
+    require_text,
+    whole,
+)
 from scanner.client.calls import call_unary, require_about
 from scanner.client.connection import Connection, Dial, connect_by_tcp, open_connection, parse_endpoint
 from scanner.client.credentials import CallCredentials
 from scanner.client.leases import Leasable, Lease, LeaseInfo, Leases, new_lease_id, refusal
 from scanner.client.retries import RETRIES_DEFAULT, RETRIES_MAX, RetryPolicy
-from scanner.client.scan.builder import UINT64_MAX, bucket_number, whole
+from scanner.client.scan.builder import ScanPlan
 from scanner.client.scan.table_scan import microseconds
 from scanner.client.table import Scan, Table
-from scanner.data.table import TableDescription
+from scanner.data.table import BUCKETS_MAX, TableDescription
 from scanner.errors import (
     ArgumentInvalid,
     DataCorrupted,
@@ -55,10 +65,7 @@ if TYPE_CHECKING:
     import ssl
     from random import Random
 
-    import pyarrow as pa
-
     from scanner.client.credentials import TokenSource
-    from scanner.client.scan.builder import ScanPlan
     from transport import TransportConfig
 
 BUCKETS_DEFAULT: Final = 4
@@ -124,8 +131,8 @@ async def connect(
         The client.
 
     Raises:
-        ArgumentInvalid: The endpoint cannot be read, the token may not be sent there, or `retries` or `ssl_context`
-            makes no sense.
+        ArgumentInvalid: The endpoint cannot be read, the token may not be sent there, or another argument makes no
+            sense.
         ServerUnavailable: Nobody answers there, or the server's certificate cannot be trusted.
         Unauthenticated: The server does not accept the client's certificate. (Some servers tell only in a call.)
         RuntimeError: The loop is another one than trio's.
@@ -145,8 +152,7 @@ async def connect(
             "this client needs trio's loop, which does not run here; from asyncio use weir.sync in threads"
         )
     host, port = parse_endpoint(endpoint)
-    if isinstance(retries, bool) or not isinstance(retries, int) or not 0 <= retries <= RETRIES_MAX:
-        raise ArgumentInvalid(f"retries must be a whole number, 0..{RETRIES_MAX}, not {retries!r}")
+    policy = RetryPolicy(retries=whole(retries, "retries", 0, RETRIES_MAX))
     connect_once = connect_by_tcp(
         host,
         port,
@@ -154,8 +160,9 @@ async def connect(
         ssl_context=ssl_context,
         dial=dial,
     )
-    credentials = CallCredentials(token, host, ssl_context, insecure_token=insecure_token)
-    policy = RetryPolicy(retries=retries)
+    credentials = CallCredentials(
+        token, host, ssl_context, insecure_token=flag("insecure_token", insecure_token)
+    )
     async with open_connection(
         connect_once, f"{host}:{port}", credentials=credentials, policy=policy, rng=rng
     ) as connection:
@@ -198,8 +205,16 @@ class Client:
             TableNotFound: With `exist_ok`, somebody dropped it in the meantime.
             ArgumentInvalid, ColumnNotFound, SchemaMismatch, KeyInvalid: It cannot be; see `TableDescription`.
         """
-        key = (primary_key,) if isinstance(primary_key, str) else tuple(primary_key)
-        description = TableDescription(name=name, schema=schema, primary_key=key, buckets=buckets)
+        exist_ok = flag("exist_ok", exist_ok)
+        require_kind("the schema of a table", schema, pa.Schema)
+        names = (primary_key,) if isinstance(primary_key, str) else primary_key
+        require_kind("the primary key", names, Iterable)
+        description = TableDescription(
+            name=require_text("the name of a table", name),
+            schema=schema,
+            primary_key=tuple(require_text("the name of a key column", each) for each in names),
+            buckets=whole(buckets, "the number of buckets", 1, BUCKETS_MAX),
+        )
         request = pb.CreateTableRequest(table=description_to_proto(description))
         try:
             reply = await self._call("CreateTable", request, pb.CreateTableResponse)
@@ -217,7 +232,7 @@ class Client:
         Raises:
             TableNotFound: There is none of that name; the message lists those that are.
         """
-        request = pb.DescribeTableRequest(table=name)
+        request = pb.DescribeTableRequest(table=_table_name(name))
         return self._described(name, await self._call("DescribeTable", request, pb.DescribeTableResponse))
 
     def _described(self, name: str, reply: pb.DescribeTableResponse | pb.CreateTableResponse) -> Table:
@@ -241,6 +256,7 @@ class Client:
         Args:
             plan: Such as `ScanBuilder.plan` of another scan.
         """
+        require_kind("a plan", plan, ScanPlan)
         return Scan(self._connection, plan)
 
     async def tables(self) -> list[TableDescription]:
@@ -275,7 +291,9 @@ class Client:
         """
         if table_id is None:
             table_id = (await self.table(name)).table_id  # Whoever may drop it may see it.
-        request = pb.DropTableRequest(table=name, table_id=table_id)
+        request = pb.DropTableRequest(
+            table=_table_name(name), table_id=whole(table_id, "table id", 0, UINT64_MAX)
+        )
         reply = await self._call("DropTable", request, pb.DropTableResponse)
         if reply.HasField("table_id"):
             require_about("DropTable", table_id, reply.table_id)
@@ -300,7 +318,7 @@ class Client:
         Raises:
             PermissionDenied: The server lets others administer it.
         """
-        request = admin_pb.ListSnapshotsRequest(table=table or "")
+        request = admin_pb.ListSnapshotsRequest(table=_table_name(table or ""))
         reply = await self._administer("ListSnapshots", request, admin_pb.ListSnapshotsResponse)
         return list(map(snapshot_from_proto, reply.snapshots))
 
@@ -318,7 +336,7 @@ class Client:
             TableNotFound, BucketNotFound: There is nothing to make one of.
             PermissionDenied: The server lets others administer it.
         """
-        request = admin_pb.CheckpointRequest(table=table, bucket=_only_bucket(table, bucket))
+        request = admin_pb.CheckpointRequest(table=_table_name(table), bucket=_only_bucket(table, bucket))
         reply = await self._administer_table("Checkpoint", request, admin_pb.CheckpointResponse)
         return _of_buckets("checkpoints", table, bucket, list(map(checkpoint_from_proto, reply.checkpoints)))
 
@@ -329,7 +347,7 @@ class Client:
             TableNotFound: There is none of that name.
             PermissionDenied: The server lets others administer it.
         """
-        request = admin_pb.ListCheckpointsRequest(table=table)
+        request = admin_pb.ListCheckpointsRequest(table=_table_name(table))
         reply = await self._administer_table("ListCheckpoints", request, admin_pb.ListCheckpointsResponse)
         return list(map(checkpoint_from_proto, reply.checkpoints))
 
@@ -353,7 +371,7 @@ class Client:
             OffsetOutOfRange: The offset is past the log's end.
             PermissionDenied: The server lets others administer it.
         """
-        request = admin_pb.CompactLogRequest(table=table, bucket=_only_bucket(table, bucket))
+        request = admin_pb.CompactLogRequest(table=_table_name(table), bucket=_only_bucket(table, bucket))
         if isinstance(before, datetime.datetime):
             request.timestamp_us = microseconds(before)
         elif before is not None:
@@ -380,7 +398,7 @@ class Client:
         Waits:
             Until they are used: minutes where there are millions of rows.
         """
-        request = admin_pb.MakeImagesRequest(table=table, bucket=_only_bucket(table, bucket))
+        request = admin_pb.MakeImagesRequest(table=_table_name(table), bucket=_only_bucket(table, bucket))
         reply = await self._administer_table("MakeImages", request, admin_pb.MakeImagesResponse)
         return _of_buckets("images", table, bucket, list(map(image_from_proto, reply.images)))
 
@@ -401,7 +419,7 @@ class Client:
             TableNotFound: There is none of that name.
             PermissionDenied: The table may not be known of.
         """
-        request = admin_pb.ListImagesRequest(table=table)
+        request = admin_pb.ListImagesRequest(table=_table_name(table))
         reply = await self._administer_table("ListImages", request, admin_pb.ListImagesResponse)
         return image_states_from_proto(reply)
 
@@ -419,7 +437,7 @@ class Client:
             TableNotFound, BucketNotFound: There is no such table or bucket.
             PermissionDenied: The server lets others administer it.
         """
-        request = admin_pb.DropImagesRequest(table=table, bucket=_only_bucket(table, bucket))
+        request = admin_pb.DropImagesRequest(table=_table_name(table), bucket=_only_bucket(table, bucket))
         reply = await self._administer_table("DropImages", request, admin_pb.DropImagesResponse)
         return reply.images
 
@@ -516,8 +534,8 @@ class Client:
             ArgumentInvalid: `timeout_s` is negative, or too long to be told.
             PermissionDenied: The server lets others administer it.
         """
-        if timeout_s is not None and not 0 <= timeout_s < _DRAIN_S_END:
-            raise ArgumentInvalid(f"a drain takes 0 to {_DRAIN_S_END} seconds, not {timeout_s:g}")
+        if timeout_s is not None and not (is_number(timeout_s) and 0 <= timeout_s < _DRAIN_S_END):
+            raise ArgumentInvalid(f"a drain takes 0 to {_DRAIN_S_END} seconds, not {timeout_s!r}")
         request = admin_pb.DrainRequest(timeout_ms=None if timeout_s is None else round(timeout_s * 1000))
         reply = await self._administer("Drain", request, admin_pb.DrainResponse)
         return DrainBegun(streams=reply.streams, already_draining=reply.already_draining)
@@ -569,13 +587,17 @@ def _of_buckets(what: str, table: str, bucket: int | None, answered: list[_OfBuc
         DataCorrupted: It is of others, or of none.
     """
     told = [each.bucket for each in answered]
-    if told != ([bucket] if bucket is not None else list(range(max(1, len(told))))):
+    if told != ([bucket_number(table, bucket)] if bucket is not None else list(range(max(1, len(told))))):
         meant = "all buckets" if bucket is None else f"bucket {bucket}"
         raise DataCorrupted(
             f"the server was asked for {what} of {meant} of {table}, and answers with those of buckets {told}; nobody"
             " knows what was done"
         )
     return answered
+
+
+def _table_name(name: str) -> str:
+    return require_text("the name of a table", name)
 
 
 def _only_bucket(table: str, bucket: int | None) -> int | None:

@@ -21,24 +21,23 @@ import functools
 import ipaddress
 import math
 import re
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from random import Random
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 import trio
 
 import transport
+from scanner.client.arguments import require_kind
 from scanner.client.credentials import CallCredentials
 from scanner.client.failures import OF_CREDENTIALS, as_scanner_error
 from scanner.client.retries import Attempts, RetryPolicy, retried
 from scanner.client.writer_ids import WriterIds
 from scanner.errors import ArgumentInvalid, PermissionDenied, ScannerError, ServerUnavailable, Unauthenticated
 from scanner.tasks import bare
-
-if TYPE_CHECKING:
-    import ssl
 
 Dial: TypeAlias = "Callable[[], Awaitable[trio.abc.Stream]]"
 """Makes a byte stream to the server. Raises OSError if nobody answers."""
@@ -434,19 +433,22 @@ async def open_connection(
         rng: Draws delays; None: seeded by the system.
 
     Raises:
+        ArgumentInvalid: `rng` is none.
         ServerUnavailable: Nobody answers, or not as a weir server should.
         Unauthenticated: The server does not accept the client's certificate.
 
     Cancellation:
         Closes the connection, when the blocks in this one have been left.
     """
+    rng = Random() if rng is None else rng
+    require_kind("rng", rng, Random)
     async with bare(trio.open_nursery()) as nursery:
         connection = Connection(
             connect,
             where,
             credentials or CallCredentials(),
             policy or RetryPolicy(),
-            rng or Random(),
+            rng,
             nursery,
         )
         try:
@@ -467,8 +469,12 @@ def connect_by_tcp(
     """What makes the TCP connections to a server; see `scanner.connect`.
 
     Raises:
-        ArgumentInvalid: TLS was asked for on a connection that `dial` makes.
+        ArgumentInvalid: TLS was asked for on a connection that `dial` makes, or a limit or TLS is of the wrong type.
     """
+    if config is not None:
+        require_kind("config", config, transport.TransportConfig)
+    if ssl_context is not None:
+        require_kind("ssl_context, which scanner.tls makes,", ssl_context, ssl.SSLContext)
     if dial is not None and ssl_context is not None:
         raise ArgumentInvalid(
             "what dial makes is used as it is: let it shake hands itself, without ssl_context"
@@ -517,6 +523,7 @@ def parse_endpoint(endpoint: str) -> tuple[str, int]:
     Raises:
         ArgumentInvalid: It is neither that nor `HOST`, or no machine can have that name.
     """
+    require_kind("an endpoint", endpoint, str)
     scheme, _, rest = endpoint.rpartition("://")
     if scheme:
         raise ArgumentInvalid(

@@ -59,9 +59,9 @@ def read_token(path: str | os.PathLike[str]) -> str:
     Raises:
         ArgumentInvalid: The file cannot be read, or has no token. Nothing of it is quoted.
     """
-    name = os.fspath(path)
+    name = os.fsdecode(path)
     try:
-        with Path(path).open("rb") as file:
+        with Path(name).open("rb") as file:
             content = file.read(_TOKEN_FILE_BYTES_MAX + 1)
     except OSError as error:
         raise ArgumentInvalid(f"the token file {name} cannot be read: {error.strerror}") from error

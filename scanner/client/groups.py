@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from scanner.client.arguments import require_text
 from scanner.client.calls import call_unary, require_about
 from scanner.proto.weir.v1 import groups_pb2 as pb
 from scanner.wire import methods
@@ -79,7 +80,7 @@ async def describe_group(connection: Connection, table: str, table_id: int, grou
         GroupNotFound: The table has no such group.
         DataCorrupted: The answer is about another group.
     """
-    request = pb.DescribeGroupRequest(table=table, table_id=table_id, group=group)
+    request = pb.DescribeGroupRequest(table=table, table_id=table_id, group=_name(group))
     reply = await call_unary(connection, methods.GROUPS + "DescribeGroup", request, pb.DescribeGroupResponse)
     if reply.HasField("group"):
         require_about("DescribeGroup", (table_id, group), (reply.group.table_id, reply.group.group))
@@ -108,7 +109,11 @@ async def delete_group(connection: Connection, table: str, table_id: int, group:
         GroupNotFound: The table has no such group.
         GroupNotEmpty: It has members.
     """
-    request = pb.DeleteGroupRequest(table=table, table_id=table_id, group=group)
+    request = pb.DeleteGroupRequest(table=table, table_id=table_id, group=_name(group))
     reply = await call_unary(connection, methods.GROUPS + "DeleteGroup", request, pb.DeleteGroupResponse)
     if reply.HasField("group"):
         require_about("DeleteGroup", (table_id, group), (reply.group.table_id, reply.group.group))
+
+
+def _name(group: str) -> str:
+    return require_text("the name of the reader group", group)

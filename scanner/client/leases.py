@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, TypeVar
 import trio
 from google.protobuf.message import Message
 
+from scanner.client.arguments import bucket_number, flag, is_number, require_kind, require_text
 from scanner.client.calls import call_unary, require_about
-from scanner.client.scan.builder import bucket_number
 from scanner.errors import (
     ArgumentInvalid,
     DataCorrupted,
@@ -154,11 +154,11 @@ class Leases:
     ) -> tuple[LeaseInfo | None, tuple[NotLeased, ...]]:
         """Add states to a lease, or move its buckets to them; see `scanner.Client.acquire_lease`."""
         request = pb.AcquireLeaseRequest(
-            lease_id=lease_id,
+            lease_id=_lease_id(lease_id),
             ttl_ms=_ttl_ms(ttl_s),
             targets=[_target_to_proto(each) for each in targets],
-            partial=partial,
-            if_absent=if_absent,
+            partial=flag("partial", partial),
+            if_absent=flag("if_absent", if_absent),
             id_age_ms=None if id_age_s is None else _age_ms(id_age_s),
         )
         reply = await self._call("AcquireLease", request, pb.AcquireLeaseResponse)
@@ -169,7 +169,9 @@ class Leases:
 
     async def renew(self, lease_id: str, ttl_s: float | None, principal: str = "") -> LeaseInfo:
         """Begin a lease's time anew."""
-        request = pb.RenewLeaseRequest(lease_id=lease_id, ttl_ms=_ttl_ms(ttl_s), principal=principal)
+        request = pb.RenewLeaseRequest(
+            lease_id=_lease_id(lease_id), ttl_ms=_ttl_ms(ttl_s), principal=principal
+        )
         reply = await self._call("RenewLease", request, pb.RenewLeaseResponse)
         return _asked_for(lease_id, principal, reply.lease)
 
@@ -179,7 +181,9 @@ class Leases:
         """Let go of buckets; none: of all of the table. Returns what is left of the lease."""
         numbers = [bucket_number(table, bucket) for bucket in buckets]
         request = pb.ReleaseLeaseRequest(
-            lease_id=lease_id, buckets=[pb.LeaseBuckets(table=table, buckets=numbers)], principal=principal
+            lease_id=_lease_id(lease_id),
+            buckets=[pb.LeaseBuckets(table=require_text("the name of a table", table), buckets=numbers)],
+            principal=principal,
         )
         reply = await self._call("ReleaseLease", request, pb.ReleaseLeaseResponse)
         if reply.lease_id:
@@ -188,7 +192,7 @@ class Leases:
 
     async def drop(self, lease_id: str, principal: str = "") -> bool:
         """Drop a lease. Returns whether it was there."""
-        request = pb.DropLeaseRequest(lease_id=lease_id, principal=principal)
+        request = pb.DropLeaseRequest(lease_id=_lease_id(lease_id), principal=principal)
         reply = await self._call("DropLease", request, pb.DropLeaseResponse)
         if reply.lease_id:
             require_about("DropLease", lease_id, reply.lease_id)
@@ -196,7 +200,7 @@ class Leases:
 
     async def list(self, table: str | None) -> list[LeaseInfo]:
         """The leases that the caller may see, by principal and id."""
-        request = pb.ListLeasesRequest(table=table or "")
+        request = pb.ListLeasesRequest(table=require_text("the name of a table", table or ""))
         reply = await self._call("ListLeases", request, pb.ListLeasesResponse)
         if reply.HasField("table"):
             require_about("ListLeases", table or "", reply.table)
@@ -407,11 +411,16 @@ def lease_from_proto(info: pb.LeaseInfo) -> LeaseInfo:
     )
 
 
+def _lease_id(lease_id: str) -> str:
+    return require_text("the id of a lease", lease_id)
+
+
 def _target_to_proto(target: Leasable) -> pb.LeaseTarget:
     if isinstance(target, str):
         target = LeaseTarget(target)
+    require_kind("what is leased, if it is not a table's name,", target, LeaseTarget)
     known = {state.value: state for state in LeaseState}
-    state = target.state if isinstance(target.state, LeaseState) else known.get(target.state.lower())
+    state = target.state if isinstance(target.state, LeaseState) else known.get(str(target.state).lower())
     if state is None:
         raise ArgumentInvalid(f"unknown state {target.state!r} to lease; known: {', '.join(known)}")
     try:
@@ -429,16 +438,16 @@ def _target_to_proto(target: Leasable) -> pb.LeaseTarget:
 def _ttl_ms(ttl_s: float | None) -> int:
     if ttl_s is None:
         return 0
-    if not 0.001 <= ttl_s < _TTL_S_MAX:
+    if not (is_number(ttl_s) and 0.001 <= ttl_s < _TTL_S_MAX):
         raise ArgumentInvalid(
-            f"a lease lives 0.001 to {_TTL_S_MAX} s, not {ttl_s:g}; renew it from time to time"
+            f"a lease lives 0.001 to {_TTL_S_MAX} s, not {ttl_s!r}; renew it from time to time"
         )
     return round(ttl_s * 1000)
 
 
 def _age_ms(age_s: float) -> int:
-    if not 0 <= age_s < _AGE_S_MAX:
-        raise ArgumentInvalid(f"the id of a lease is 0 to {_AGE_S_MAX:g} s old, not {age_s:g}")
+    if not (is_number(age_s) and 0 <= age_s < _AGE_S_MAX):
+        raise ArgumentInvalid(f"the id of a lease is 0 to {_AGE_S_MAX:g} s old, not {age_s!r}")
     return math.ceil(age_s * 1000)
 
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from scanner.client.arguments import UINT32_MAX, UINT64_MAX, bucket_number, require_kind, whole
 from scanner.client.calls import call_unary
-from scanner.client.scan.builder import UINT32_MAX, UINT64_MAX, bucket_number, whole
 from scanner.errors import DataCorrupted, TableNotFound
 from scanner.proto.weir.v1 import tables_pb2 as pb
 from scanner.wire import methods
@@ -62,6 +62,7 @@ async def measure_log(
     bytes_max: int | None,
 ) -> list[MeasuredLog]:
     """See `scanner.Table.measure_log`."""
+    require_kind("positions", positions, Mapping)
     request = pb.MeasureLogRequest(
         table=table,
         table_id=table_id,

@@ -7,20 +7,21 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
 import pyarrow as pa
 import trio
 
+from scanner.client.arguments import UINT64_MAX, flag, require_kind, require_text, whole
 from scanner.client.arrow_input import ArrowRows, Rows, is_rows, read_arrow
 from scanner.client.calls import call_unary, require_about
 from scanner.client.groups import GroupInfo, GroupSummary, delete_group, describe_group, list_groups
 from scanner.client.html import html_table
 from scanner.client.log_measures import MeasuredLog, measure_log
 from scanner.client.point_reads import GetResult, get_rows
-from scanner.client.scan.builder import ScanBuilder, ScanPlan, histories_by_bucket, require_text
+from scanner.client.scan.builder import ScanBuilder, ScanPlan, histories_by_bucket
 from scanner.client.scan.folded import folded_scan
 from scanner.client.scan.group_scan import GroupBatches, open_group_scan
 from scanner.client.scan.table_scan import Batches, microseconds, open_scan
@@ -34,9 +35,9 @@ from scanner.client.writer import (
     WriteResult,
     open_writer,
 )
-from scanner.data.key_ranges import SplitWish
+from scanner.data.key_ranges import SPLITS_MAX, SplitWish
 from scanner.data.keys import ALL_KEYS, key_cells
-from scanner.errors import DataCorrupted, KeyInvalid, OffsetOutOfRange, SourceUnsupported
+from scanner.errors import ArgumentInvalid, DataCorrupted, KeyInvalid, OffsetOutOfRange, SourceUnsupported
 from scanner.proto.weir.v1 import tables_pb2 as pb
 from scanner.wire import methods
 from scanner.wire.batches import encode_schema
@@ -124,6 +125,7 @@ class Table:
         Cancellation:
             The column may have been added.
         """
+        require_kind("a column", column, pa.Field)
         wanted = self.description.with_column(column)  # Refuses here what cannot be.
         request = pb.AddColumnRequest(
             table=self.name, table_id=self.table_id, arrow_schema=encode_schema(pa.schema([column]))
@@ -249,13 +251,17 @@ class Table:
         Cancellation:
             No effect.
         """
+        wanted = () if columns is None else columns
+        if isinstance(wanted, str | bytes) or not isinstance(wanted, Iterable):
+            raise ArgumentInvalid(f"columns is a list of names, not {columns!r}")
+        names = [require_text("the name of a column", each) for each in wanted]
         rows = await self._read_keys(keys)
         return await get_rows(
             self._connection,
             self.description,
             self.table_id,
             rows,
-            columns,
+            names,
             as_of,
             histories_by_bucket(histories),
         )
@@ -330,7 +336,10 @@ class Table:
             ...     await table.new_scan().bucket(0).within(part).to_arrow()
         """
         scan = self.new_scan().bucket(bucket).key_range(key_from, key_to).within(within)
-        wish = SplitWish(splits, target_bytes)
+        wish = SplitWish(
+            None if splits is None else whole(splits, "splits", 1, SPLITS_MAX),
+            None if target_bytes is None else whole(target_bytes, "target_bytes", 1, UINT64_MAX),
+        )
         return await split_bucket(
             self._connection, self.name, self.table_id, bucket, wish, scan.plan.key_range
         )
@@ -481,7 +490,9 @@ class Scan(ScanBuilder):
         require_text("the name of the reader", member)
         return GroupScan(
             self._connection,
-            dataclasses.replace(self._plan, group=group, member=member, auto_commit=auto_commit),
+            dataclasses.replace(
+                self._plan, group=group, member=member, auto_commit=flag("auto_commit", auto_commit)
+            ),
         )
 
     async def to_arrow(self) -> pa.Table:
@@ -617,6 +628,7 @@ def keys_to_arrow(
         KeyInvalid: A key is incomplete, or a value does not fit its column.
     """
     names = table.primary_key
+    require_kind("what keys are in, if it is no Arrow,", keys, Iterable)
     rows: list[Sequence[Any]] = []
     for key in keys:
         if isinstance(key, Mapping) and set(key) == set(names):

@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Final, Literal
 import pyarrow as pa
 from google.protobuf.message import DecodeError
 
+from scanner.client.arguments import flag, require_kind, require_text, whole_number
 from scanner.client.arrow_input import ArrowRows, Rows, read_arrow
 from scanner.client.calls import call_unary, require_about
 from scanner.client.failures import as_scanner_error
 from scanner.client.retries import retried
-from scanner.client.scan.builder import whole_number
 from scanner.client.writer import OffsetRange, split_rows
 from scanner.errors import ArgumentInvalid, DataCorrupted, KeyInvalid, ScanIncomplete, ServerUnavailable
 from scanner.proto.weir.v1 import transactions_pb2 as pb
@@ -107,7 +107,7 @@ class Transaction:
         self._connection = connection
         self._table = table
         self._table_id = table_id
-        self.name = name
+        self.name = require_text("the name of a transaction", name)
         """Names the writer: versions of one name are published in ascending order, each once."""
         self.version = _number("version", version, _NUMBER_END)
         """0 to 2^63 - 1."""
@@ -229,7 +229,9 @@ class Transaction:
             The version may be decided; it is applied then all the same.
         """
         request = pb.PublishRequest(
-            version=self._key, attempts=self._part_attempts(attempts, rows or {}), overwrite=overwrite
+            version=self._key,
+            attempts=self._part_attempts(attempts, rows),
+            overwrite=flag("overwrite", overwrite),
         )
 
         async def call() -> pb.PublishResponse:
@@ -246,7 +248,7 @@ class Transaction:
                 " knows whether it is; publish it again"
             )
         published = {each.part: each.attempt for each in reply.attempts}
-        if reply.decided and (published, reply.overwrite) != (dict(attempts), overwrite):
+        if reply.decided and (published, reply.overwrite) != (dict(attempts), request.overwrite):
             raise DataCorrupted(
                 f"the attempts {dict(attempts)} of {self.name} {self.version} were to be published, and the server says"
                 f" that it has decided {published} for this request"
@@ -294,7 +296,12 @@ class Transaction:
             table=self._table.name, table_id=self._table_id, name=self.name, version=self.version
         )
 
-    def _part_attempts(self, attempts: Mapping[int, int], rows: Mapping[int, int]) -> list[pb.PartAttempt]:
+    def _part_attempts(
+        self, attempts: Mapping[int, int], rows: Mapping[int, int] | None
+    ) -> list[pb.PartAttempt]:
+        rows = {} if rows is None else rows
+        require_kind("attempts", attempts, Mapping)
+        require_kind("rows", rows, Mapping)
         for part in rows:
             if part not in attempts:
                 raise ArgumentInvalid(

@@ -28,6 +28,7 @@ from scanner.client.arrow_input import ArrowRows, Rows, read_arrow
 from scanner.client.failures import as_scanner_error, translated
 from scanner.data.arrow_sizes import spelled_out_bytes
 from scanner.errors import (
+    ArgumentInvalid,
     DataCorrupted,
     KeyInvalid,
     ScanIncomplete,
@@ -397,11 +398,14 @@ async def open_writer(
     """Open a write stream for the length of a block; leaving the block waits until everything is durable.
 
     Raises:
+        ArgumentInvalid: `on_acknowledged` cannot be called.
         ScannerError: The server cannot be reached, or not everything is durable.
 
     Cancellation:
         Resets the stream, as does an exception of the block; what was in flight may have been applied.
     """
+    if on_acknowledged is not None and not callable(on_acknowledged):
+        raise ArgumentInvalid(f"on_acknowledged is a function, not {on_acknowledged!r}")
     writer_id = connection.writer_ids.take()
     try:
         async with AsyncExitStack() as calls:

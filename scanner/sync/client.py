@@ -78,7 +78,8 @@ def connect(
         rng: Draws the delays between attempts, in the client's thread; None: seeded by the system.
 
     Raises:
-        ArgumentInvalid: The endpoint cannot be read, the token may not be sent there, or `retries` makes no sense.
+        ArgumentInvalid: The endpoint cannot be read, the token may not be sent there, or another argument makes no
+            sense.
         ServerUnavailable: Nobody answers there, or the server's certificate cannot be trusted.
         Unauthenticated: The server does not accept the client's certificate. (Some servers tell only in a call.)
         RuntimeError: The interpreter is ending.

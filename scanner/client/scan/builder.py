@@ -9,11 +9,19 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import enum
-import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, Self, TypeAlias, TypeVar
 
+from scanner.client.arguments import (
+    UINT32_MAX,
+    UINT64_MAX,
+    is_number,
+    is_time,
+    require_text,
+    whole,
+    whole_number,
+)
 from scanner.client.scan.credit import AUTO
 from scanner.client.scan.expressions import Condition, column_not_found, parse_where
 from scanner.client.scan.key_pruning import ranges_to_read
@@ -35,8 +43,6 @@ PAGE_DEPTH_DEFAULT = 1
 MAX_WAIT_S_DEFAULT = 0.5
 MAX_WAIT_S_MAX = 3600.0
 _ALL_KEYS = KeyRange()
-UINT32_MAX = 2**32 - 1
-UINT64_MAX = 2**64 - 1
 _FIRST_KEY: Final = b"\x00"
 """Before every key, or equal to it: no key is empty."""
 
@@ -282,7 +288,7 @@ class ScanBuilder:
             ArgumentInvalid: It is none of these, or negative, or of a bucket that the table does not have.
         """
         named = isinstance(start, str) and start in (EARLIEST, LATEST)
-        if not (named or isinstance(start, datetime.datetime | int | Mapping)):
+        if not (named or is_time(start) or whole_number(start) is not None or isinstance(start, Mapping)):
             raise ArgumentInvalid(
                 f"start_at takes {EARLIEST!r}, {LATEST!r}, an offset or a datetime, not {start!r}"
             )
@@ -300,9 +306,9 @@ class ScanBuilder:
         Raises:
             ArgumentInvalid: It is none of these, or negative, or of a bucket that the table does not have.
         """
-        if stop is None or stop == END:
+        if stop is None or (isinstance(stop, str) and stop == END):
             return self._replace(stop_at=stop)
-        if not isinstance(stop, int | Mapping):
+        if isinstance(stop, str) or not (isinstance(stop, Mapping) or whole_number(stop) is not None):
             raise ArgumentInvalid(f"stop_at takes {END!r}, an offset or None, not {stop!r}")
         return self._replace(stop_at=_offsets(stop, self._plan.table.buckets, "stop_at"))
 
@@ -324,10 +330,11 @@ class ScanBuilder:
         Raises:
             ArgumentInvalid: The id is empty, or no Unicode text.
         """
-        lease_id = lease if isinstance(lease, str) else lease.id
+        if not (isinstance(lease, str) or hasattr(lease, "id")):
+            raise ArgumentInvalid(f"with_lease takes a lease or its id, not {lease!r}")
+        lease_id = require_text("the id of the lease", lease if isinstance(lease, str) else lease.id)
         if not lease_id:
             raise ArgumentInvalid("the id of a lease is not empty")
-        require_text("the id of the lease", lease_id)
         return self._replace(source=ScanSource.SNAPSHOT, lease_id=lease_id)
 
     def with_mode(self, mode: ScanMode | str) -> Self:
@@ -357,6 +364,8 @@ class ScanBuilder:
             raise ArgumentInvalid("select needs at least one column")
         changes = self._plan.source.has_changes
         for name in columns:
+            if not isinstance(name, str):
+                raise ArgumentInvalid(f"select takes names, select('a', 'b'), not {name!r}")
             if not (changes and name in CHANGE_COLUMN_NAMES):
                 self._require_column(name)
         if len(set(columns)) < len(columns):
@@ -447,7 +456,7 @@ class ScanBuilder:
         Raises:
             ArgumentInvalid: It is no `KeyRange`.
         """
-        if not isinstance(key_range, KeyRange):
+        if not (isinstance(key_range, KeyRange) and all(isinstance(each, bytes) for each in key_range)):
             raise ArgumentInvalid(
                 f"within takes a range that a split gave, not {key_range!r}; see key_range()"
             )
@@ -514,11 +523,7 @@ class ScanBuilder:
         Raises:
             ArgumentInvalid: Out of range.
         """
-        if (
-            isinstance(seconds, bool)
-            or not isinstance(seconds, int | float)
-            or not 0 <= seconds <= MAX_WAIT_S_MAX
-        ):
+        if not (is_number(seconds) and 0 <= seconds <= MAX_WAIT_S_MAX):
             raise ArgumentInvalid(
                 f"the wait must be a number of seconds, 0..{MAX_WAIT_S_MAX:g}, not {seconds!r}"
             )
@@ -652,47 +657,3 @@ def histories_by_bucket(histories: Mapping[int, bytes] | None) -> dict[int, byte
         if not isinstance(history, bytes):
             raise ArgumentInvalid(f"the history of bucket {bucket} is bytes, not {history!r}")
     return dict(histories)
-
-
-def whole(value: int, what: str, low: int, high: int) -> int:
-    """A whole number in [low, high].
-
-    Raises:
-        ArgumentInvalid: It is none.
-    """
-    number = whole_number(value)
-    if number is None or not low <= number <= high:
-        raise ArgumentInvalid(f"{what} must be a whole number, {low}..{high}, not {value!r}")
-    return number
-
-
-def bucket_number(table: str, bucket: int) -> int:
-    """The number of a bucket, as it can be told to a server; whether the table has it the server says.
-
-    Raises:
-        BucketNotFound: No table has such a bucket.
-    """
-    number = whole_number(bucket)
-    if number is None or not 0 <= number <= UINT32_MAX:
-        raise BucketNotFound(f"table {table!r} has no bucket {bucket!r}")
-    return number
-
-
-def whole_number(value: Any) -> int | None:
-    """A whole number, of numpy or of Python, as Python's; None: it is none."""
-    try:
-        return None if isinstance(value, bool) else operator.index(value)
-    except TypeError:
-        return None
-
-
-def require_text(what: str, text: str) -> None:
-    """Check that a name can be sent.
-
-    Raises:
-        ArgumentInvalid: It is no Unicode text, such as octets on a command line that are no UTF-8.
-    """
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise ArgumentInvalid(f"{what}, {text!r}, is no Unicode text") from error

@@ -109,15 +109,15 @@ class Column:
         """
         if not isinstance(prefix, str | bytes):
             raise ArgumentInvalid(f"a cell starts with str or bytes, not with {prefix!r}")
-        return self._condition(Operator.STARTS_WITH, [prefix])
+        return self._condition(Operator.STARTS_WITH, [literal(prefix)])
 
     def isin(self, values: Iterable[object]) -> Condition:
         """The cell equals one of `values`.
 
         Raises:
-            ArgumentInvalid: `values` is empty or a string, or one of them cannot be compared.
+            ArgumentInvalid: `values` is empty or no list, or one of them cannot be compared.
         """
-        if isinstance(values, str | bytes):
+        if isinstance(values, str | bytes) or not isinstance(values, Iterable):
             raise ArgumentInvalid(f"isin takes a list of values, not {values!r}")
         return self._condition(Operator.IN, [literal(value) for value in values])
 
@@ -162,6 +162,8 @@ def parse_where(text: str) -> Condition:
     Example:
         >>> scan.where(parse_where("origin in ('JFK', 'LGA')"))
     """
+    if not isinstance(text, str):
+        raise ArgumentInvalid(f"a condition is text here, not {text!r}")
     # The SQL parser takes a tenth of a second to load, and few need it.
     from scanner.client.scan.where import parse
 

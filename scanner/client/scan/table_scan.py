@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import trio
 
+from scanner.client.arguments import is_time
 from scanner.client.scan.batch_queue import HandOff
 from scanner.client.scan.builder import (
     EARLIEST,
@@ -445,7 +446,7 @@ def microseconds(time: datetime.datetime) -> int:
     Raises:
         ArgumentInvalid: It is no `datetime`.
     """
-    if not isinstance(time, datetime.datetime):
+    if not is_time(time):
         raise ArgumentInvalid(f"a time is a datetime, not {time!r}")
     zoned = time if time.tzinfo is not None else time.replace(tzinfo=datetime.UTC)
     return (zoned - _EPOCH) // datetime.timedelta(microseconds=1)

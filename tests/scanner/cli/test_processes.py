@@ -369,7 +369,7 @@ def test_an_argument_that_is_no_text(loaded: str) -> None:
     word = os.fsdecode(b"x\xff")
     done = weir("describe", word, "-e", loaded)
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == "weir: 'x\\udcff' is not valid text in the encoding of this terminal\n"
+    assert done.stderr == "weir: the name of a table, 'x\\udcff', is no Unicode text\n"
     for words in (
         ("sql", f"SELECT {word}"),
         ("sql", f"SELECT {word}", "--explain"),

@@ -354,7 +354,7 @@ async def test_numbers_that_no_message_holds(tmp_path: Path, bucket: int) -> Non
         async with await client.acquire_lease("t") as lease:
             with pytest.raises(scanner.BucketNotFound):
                 await lease.release("t", bucket)
-        with pytest.raises(scanner.ArgumentInvalid, match="less than 2"):
+        with pytest.raises(scanner.ArgumentInvalid, match="target_bytes must be a whole number"):
             await table.split(0, target_bytes=2**64)
 
 

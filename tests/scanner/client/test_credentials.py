@@ -193,3 +193,14 @@ async def test_no_secret_is_to_be_seen(tmp_path: Path, caplog: pytest.LogCapture
     for secret in (token, wrong, token_sha256(token), token_sha256(wrong), key_line):
         assert secret not in shown
     assert "weir_" not in caplog.text
+
+
+def test_a_number_is_no_file(tmp_path: Path) -> None:
+    """The number of an open file is refused, and the file behind it, such as standard output, stays open."""
+    with (tmp_path / "open").open("wb") as file:
+        number: Any = file.fileno()
+        with pytest.raises(TypeError, match="not int"):
+            scanner.tls(number)
+        with pytest.raises(TypeError, match="not int"):
+            scanner.read_token(number)
+        file.write(b"still open")

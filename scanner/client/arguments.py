@@ -1,0 +1,97 @@
+"""What callers pass: each argument is of its type and in its range, or refused at the call by one line.
+
+What does not say what it means is never guessed: a bool is no number, text is no list, and a number is no name.
+"""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import numbers
+import operator
+from typing import Any
+
+import numpy as np
+
+from scanner.errors import ArgumentInvalid, BucketNotFound
+
+UINT32_MAX = 2**32 - 1
+UINT64_MAX = 2**64 - 1
+
+
+def whole(value: int, what: str, low: int, high: int) -> int:
+    """A whole number in [low, high].
+
+    Raises:
+        ArgumentInvalid: It is none.
+    """
+    number = whole_number(value)
+    if number is None or not low <= number <= high:
+        raise ArgumentInvalid(f"{what} must be a whole number, {low}..{high}, not {value!r}")
+    return number
+
+
+def bucket_number(table: str, bucket: int) -> int:
+    """The number of a bucket, as it can be told to a server; whether the table has it the server says.
+
+    Raises:
+        BucketNotFound: No table has such a bucket.
+    """
+    number = whole_number(bucket)
+    if number is None or not 0 <= number <= UINT32_MAX:
+        raise BucketNotFound(f"table {table!r} has no bucket {bucket!r}")
+    return number
+
+
+def whole_number(value: Any) -> int | None:
+    """A whole number, of numpy or of Python, as Python's; None: it is none."""
+    try:
+        return None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        return None
+
+
+def is_number(value: object) -> bool:
+    """Whether something is a number, of numpy or of Python."""
+    return isinstance(value, numbers.Real | decimal.Decimal) and not isinstance(value, bool)
+
+
+def flag(what: str, value: bool | None) -> bool:
+    """Whether something is wanted. Text is refused: Python takes `"false"` for true.
+
+    Raises:
+        ArgumentInvalid: It is neither a bool, of numpy or of Python, nor a whole number or None.
+    """
+    if not isinstance(value, bool | np.bool_ | numbers.Integral | None):
+        raise ArgumentInvalid(f"{what} is True or False, not {value!r}")
+    return bool(value)
+
+
+def is_time(value: object) -> bool:
+    """Whether something is a moment. pandas' NaT is a `datetime`, but none, and equals nothing."""
+    return isinstance(value, datetime.datetime) and bool(value == value)
+
+
+def require_text(what: str, text: str) -> str:
+    """A name that can be sent.
+
+    Raises:
+        ArgumentInvalid: It is no Unicode text, such as octets on a command line that are no UTF-8.
+    """
+    try:
+        if isinstance(text, str):
+            text.encode()
+            return text
+    except UnicodeEncodeError as error:
+        raise ArgumentInvalid(f"{what}, {text!r}, is no Unicode text") from error
+    raise ArgumentInvalid(f"{what} is text, not {text!r}")
+
+
+def require_kind(what: str, value: object, kind: type) -> None:
+    """Check that an argument is of the type that can be used.
+
+    Raises:
+        ArgumentInvalid: It is of another one.
+    """
+    if not isinstance(value, kind):
+        raise ArgumentInvalid(f"{what} must be of type {kind.__name__}, not {value!r}")
