@@ -103,7 +103,7 @@ class SnapshotInfo:
 
     scan: ScanInfo
     holder: str
-    """`stream`, `session` or `page`; empty while it is being opened."""
+    """`stream`, `session` or `page`; empty while it is being opened; `lingering`: who held it may come back for it."""
     connection_id: int
     """Of the call that opened it, as `stream_id`, `peer` and `principal` are."""
     stream_id: int

@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self, overload
 
 from scanner.client import client as trio_client
+from scanner.client import leases as trio_leases
 from scanner.client import table as trio_table
 from scanner.client.arrow_input import is_rows, to_arrow
 from scanner.client.client import BUCKETS_DEFAULT
@@ -215,16 +216,32 @@ class Client:
         id_age_s: float | None = None,
     ) -> Lease:
         """Keep states of buckets readable; see `scanner.Client.acquire_lease`. Use the lease in a `with` block."""
-        lease = self._portal.call(
-            self._client.acquire_lease,
-            *targets,
-            lease_id=lease_id,
-            ttl_s=ttl_s,
-            partial=partial,
-            if_absent=if_absent,
-            id_age_s=id_age_s,
-        )
-        return Lease(self._portal, lease)
+        acquired: list[trio_leases.Lease] = []
+        given_up = False
+
+        async def acquire() -> None:
+            lease = await self._client.acquire_lease(
+                *targets,
+                lease_id=lease_id,
+                ttl_s=ttl_s,
+                partial=partial,
+                if_absent=if_absent,
+                id_age_s=id_age_s,
+            )
+            acquired.append(lease)
+            if given_up and lease_id is None:
+                await lease.drop()
+
+        try:
+            self._portal.call(acquire)
+            return Lease(self._portal, acquired[0])
+        except BaseException:
+            # Nobody knows an id that was made up, or would drop it. An interrupt may come when the lease is there
+            # already; and one that comes twice does not wait for the end of the call, which may yet bring it.
+            given_up = True
+            if acquired and lease_id is None:
+                self._portal.begin(acquired[0].drop)
+            raise
 
     def list_leases(self, table: str | None = None) -> list[LeaseInfo]:
         """The caller's leases; see `scanner.Client.list_leases`."""

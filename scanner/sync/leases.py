@@ -68,8 +68,13 @@ class Lease:
         self._portal.call(self._lease.drop)
 
     def __enter__(self) -> Self:
-        self._held = self._portal.hold(self._lease)
-        return self
+        try:
+            self._held = self._portal.hold(self._lease)
+            return self
+        except BaseException:
+            # An interrupt may come before it is entered, and then there is no end of the block, which would drop it.
+            self._portal.begin(self._lease.drop)
+            raise
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

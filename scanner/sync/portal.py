@@ -281,6 +281,10 @@ class Portal:
         """
         return cast("T", self._wait_for(_Run(functools.partial(function, *args, **kwargs))))
 
+    def begin(self, function: Callable[[], Awaitable[object]]) -> None:
+        """Run `function` in the loop, and do not wait for it; nobody learns how it ends. From any thread."""
+        self.soon(lambda: self._start(_Run(function)))
+
     def take(self, source: Takeable[T]) -> T:
         """Wait until `source` has something, and take it. Otherwise as `call`.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,8 +20,9 @@ from scanner.proto.weir.v1 import leases_pb2 as pb
 from scanner.server.config import ScannerConfig
 from scanner.storage.memory.store import MemoryStore
 from tests.support.conformance import open_items, open_virtual_items
+from tests.support.interrupts import interrupted_behind
 from tests.support.scans import sample
-from tests.support.server import running_server
+from tests.support.server import RunningServer, running_server
 
 T = TypeVar("T")
 CONFIG = ScannerConfig(lease_ttl_s=60, checkpoint_interval_s=0)
@@ -343,3 +345,27 @@ async def test_a_lease_that_ends_before_its_answer(autojump_clock: trio.testing.
             await items.client.acquire_lease("items", ttl_s=0.5)
         with pytest.raises(scanner.LeaseNotFound, match="before its acquisition was answered"):
             await lease.acquire("items")
+
+
+def interrupted(server: RunningServer, client: scanner.sync.Client, call: int) -> bool:
+    """Interrupt a block with a lease behind a call of the portal into C; whether there were so many calls."""
+    with (
+        suppress(KeyboardInterrupt),
+        interrupted_behind(call, "scanner.sync.portal") as came,
+        client.acquire_lease(scanner.LeaseTarget("items", state="log")),
+    ):
+        pass
+    server.wait_until(lambda it: it.statistics().leases == 0)
+    return bool(came)
+
+
+@pytest.mark.socket
+@pytest.mark.rocks
+def test_wherever_a_blocking_caller_is_interrupted_no_lease_stays(tmp_path: Path) -> None:
+    """Also behind an acquisition that has its answer, and before the block is entered."""
+    with running_server(tmp_path) as server, scanner.sync.connect(server.endpoint) as client:
+        client.create_table("items", pa.schema([("id", pa.int64())]), ["id"], 1)
+        calls = 0
+        while interrupted(server, client, calls + 1):
+            calls += 1
+        assert calls > 0
