@@ -82,15 +82,18 @@ async def bare(manager: AbstractAsyncContextManager[_Result]) -> AsyncIterator[_
     """Enter `manager`, and let an exception of the block out as itself.
 
     A nursery puts whatever passes through it into an `ExceptionGroup`. For the tasks' own exceptions that is right;
-    around the block of a user who only reads a table it would turn `except TableNotFound` into `except*`. So the
-    block's exception goes around the manager: the manager closes as after success, then the exception goes on.
-    What is no `Exception`, such as `Cancelled`, goes through the manager as usual.
+    around the block of a user who only reads a table it would turn `except TableNotFound` into `except*`, and
+    `sys.exit(3)` into a traceback. So the block's exception goes around the manager: the manager closes as after
+    success, then the exception goes on, also if closing is cancelled, which would hide it. `Cancelled` itself goes
+    through the manager as usual.
     """
-    failure: Exception | None = None
-    async with manager as value:
-        try:
-            yield value
-        except Exception as error:
-            failure = error
-    if failure is not None:
-        raise failure
+    failure: BaseException | None = None
+    try:
+        async with manager as value:
+            try:
+                yield value
+            except (Exception, KeyboardInterrupt, SystemExit, GeneratorExit) as error:
+                failure = error
+    finally:
+        if failure is not None:
+            raise failure

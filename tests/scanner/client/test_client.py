@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime
 import functools
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -150,6 +151,11 @@ async def test_errors_of_the_block_leave_bare(tmp_path: Path) -> None:
         async with open_table(tmp_path, 10) as (table, _):
             async with table.new_scan().execute():
                 raise KeyError
+    with pytest.raises(SystemExit), trio.CancelScope() as scope:
+        async with open_table(tmp_path / "again", 10) as (table, _):
+            async with table.new_scan().execute():
+                scope.cancel()
+                sys.exit(3)
 
 
 async def test_nobody_answers() -> None:
