@@ -88,8 +88,8 @@ class Scan(ScanBuilder):
         """Run the scan for a consumer of Arrow's C streams: it begins when the first batch is asked for.
 
         Args:
-            requested_schema: A capsule with the types that the consumer would like. Values are cast as pyarrow
-                casts, without losing any; where that cannot be, the export fails.
+            requested_schema: A capsule with the types that the consumer would like. Values are cast as by
+                `pyarrow.Table.cast`: where that raises an error, the export fails; it rounds floats without one.
 
         Returns:
             A capsule. When the consumer releases the stream, the scan ends. A failure of the scan is an error of the
