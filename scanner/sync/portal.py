@@ -42,6 +42,8 @@ _NOT_PICKLED = (
 )
 _ENDING = "Python is ending and begins no thread any more; connect earlier"
 _SIGNALS_SEEN_S = 0.5
+_OF_CALLS = (Exception, SystemExit, KeyboardInterrupt)
+"""What is raised in the thread that called. A callback that ends the program ends that thread, and not the client."""
 _open_portals: weakref.WeakSet[Portal] = weakref.WeakSet()
 
 
@@ -122,7 +124,7 @@ class _Run(_Call):
                 self._value = await self._function()
             if self._scope.cancelled_caught:
                 self._error = trio.ClosedResourceError(_INTERRUPTED)
-        except Exception as error:
+        except _OF_CALLS as error:
             self._error = error
         except BaseException:
             self._error = trio.ClosedResourceError(_CLOSED)
@@ -148,7 +150,7 @@ class _Enter(_Call):
         self._value = value
         self._finish()
 
-    def failed(self, error: Exception) -> None:
+    def failed(self, error: BaseException) -> None:
         if not self.done:
             self._error = error
             self._finish()
@@ -168,7 +170,7 @@ class _Leave(_Call):
     def cancel(self) -> None:
         self._held.cancel()
 
-    def left(self, error: Exception | None) -> None:
+    def left(self, error: BaseException | None) -> None:
         if not self.done:
             self._error = None if self._abandoned else error
             self._finish()
@@ -432,7 +434,7 @@ class Held(Generic[T]):
         """Whether it was left, or was never entered."""
         self._abandoned = False
         self._left = False
-        self._error: Exception | None = None
+        self._error: BaseException | None = None
 
     def leave(self, *, abandoned: bool = False) -> None:
         """Leave the context manager. Idempotent; after the portal is closed there is nothing to leave.
@@ -515,7 +517,7 @@ class Held(Generic[T]):
                         raise _AbandonedError
         except _AbandonedError:
             pass
-        except Exception as error:
+        except _OF_CALLS as error:
             self._error = error
             entering.failed(error)
         except BaseException:

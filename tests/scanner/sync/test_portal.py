@@ -327,6 +327,26 @@ def test_a_portal_among_greenlets(monkeypatch: pytest.MonkeyPatch, patched: str)
         Portal("another portal of a test")
 
 
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])
+def test_a_callback_that_ends_the_program(portal: Portal, kind: type[BaseException]) -> None:
+    """What ends a program is raised in the thread that called, like any exception, and the client goes on."""
+
+    async def call_back() -> None:
+        raise kind(3)
+
+    @asynccontextmanager
+    async def called_back_at_the_end() -> AsyncIterator[None]:
+        yield
+        raise kind(3)
+
+    with pytest.raises(kind, match="3"):
+        portal.call(call_back)
+    held = portal.hold(called_back_at_the_end())
+    with pytest.raises(kind, match="3"):
+        held.finish()
+    portal.call(trio.lowlevel.checkpoint)
+
+
 def test_a_portal_for_another_process(portal: Portal) -> None:
     """What belongs to a client cannot be pickled, as multiprocessing does, and the error says what can be sent."""
     with pytest.raises(TypeError, match=r"send a scan's plan .* run client\.scan\(plan\)"):
