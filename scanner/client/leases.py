@@ -214,7 +214,7 @@ class Lease:
     """A lease that this client acquired; made by `scanner.Client.acquire_lease`.
 
     In an `async with` block it is renewed in the background, and dropped at the end; when it is lost all the same, the
-    block is cancelled, and LeaseNotFound raised. Without a block it is the caller's to renew.
+    block is cancelled, and LeaseNotFound raised. It has one block. Without a block it is the caller's to renew.
 
     Args:
         leases: The calls.
@@ -305,6 +305,10 @@ class Lease:
         await self._leases.drop(self.id)
 
     async def __aenter__(self) -> Self:
+        if self._block is not None:  # To enter it again would mix up two nurseries, and break trio's loop.
+            raise ArgumentInvalid(
+                f"lease {self.id!r} has had its block, whose end drops it; acquire another one"
+            )
         self._block = self._kept()
         await self._block.__aenter__()
         return self

@@ -40,6 +40,20 @@ async def test_a_block_keeps_its_lease_alive(autojump_clock: trio.testing.MockCl
         assert await items.client.list_leases() == []
 
 
+async def test_a_lease_has_one_block(autojump_clock: trio.testing.MockClock) -> None:
+    """To enter it again, within its block or behind it, is refused, and does the block and the loop no harm."""
+    async with open_virtual_items(50, config=CONFIG) as items:
+        async with await items.client.acquire_lease("items") as lease:
+            with pytest.raises(scanner.ArgumentInvalid, match="has had its block"):
+                async with lease:
+                    pass
+            assert (await items.table.new_scan().with_lease(lease).to_arrow()).num_rows == 50
+        with pytest.raises(scanner.ArgumentInvalid, match="has had its block"):
+            async with lease:
+                pass
+        assert await items.client.list_leases() == []
+
+
 async def test_without_a_block_it_ends_with_its_time(autojump_clock: trio.testing.MockClock) -> None:
     """Renewed in time it lives; not renewed it is gone."""
     async with open_virtual_items(50, config=CONFIG) as items:
