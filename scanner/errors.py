@@ -265,7 +265,7 @@ class SessionUnknown(ScannerError):
 
 
 class SessionExpired(ScannerError):
-    """The session was idle past its TTL and has been reclaimed."""
+    """The session was idle past its TTL, or its opening call was cut off, and has been reclaimed."""
 
     reason = "SESSION_EXPIRED"
 

@@ -99,7 +99,10 @@ class SessionRegistry(Generic[ResourceT, PageT]):
                 remembered_max=config.sessions_expired_max,
             ),
             make_id,
-            SessionExpired(f"the session was idle for more than {ttl_s:g} s and is gone; scan again"),
+            SessionExpired(
+                f"the session was idle for more than {ttl_s:g} s, or was lost with the connection that had opened it,"
+                " and is gone; scan again"
+            ),
         )
         """Slots, time to live, and what is done to all."""
 

@@ -50,7 +50,7 @@ def test_lost_session_makes_room() -> None:
     sessions.abandon(other)
     with pytest.raises(TooManyScans):
         sessions.kept.reserve("a")
-    with pytest.raises(SessionExpired):
+    with pytest.raises(SessionExpired, match="or was lost with the connection that had opened it"):
         sessions.claim(other.id, 1, 10.0)
 
 
