@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 import pyarrow as pa
@@ -52,7 +52,6 @@ from scanner.errors import (
     ArgumentInvalid,
     DataCorrupted,
     LeaseNotFound,
-    ScannerError,
     SchemaMismatch,
     TableExists,
 )
@@ -501,9 +500,8 @@ class Client:
             )
         except trio.Cancelled:
             if lease_id is None:  # Nobody knows the id, so nobody else would let go of it.
-                failures = suppress(ScannerError, trio.ClosedResourceError)
-                with trio.move_on_after(_DROP_S, shield=True), failures:
-                    await self.leases.drop(name)
+                with trio.move_on_after(_DROP_S, shield=True):
+                    await self.leases.drop_if_possible(name)
             raise
         if info is None:
             if missing:

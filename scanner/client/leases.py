@@ -7,6 +7,7 @@ with the same rows, for as long as the lease lives.
 from __future__ import annotations
 
 import enum
+import functools
 import math
 import secrets
 from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
@@ -20,6 +21,7 @@ from google.protobuf.message import Message
 
 from scanner.client.arguments import bucket_number, flag, is_number, require_kind, require_text
 from scanner.client.calls import call_unary, require_about
+from scanner.client.retries import retried
 from scanner.errors import (
     ArgumentInvalid,
     DataCorrupted,
@@ -198,6 +200,12 @@ class Leases:
             require_about("DropLease", lease_id, reply.lease_id)
         return reply.dropped
 
+    async def drop_if_possible(self, lease_id: str) -> None:
+        """Drop a lease that nobody needs any more. If that fails for good, it ends with its time."""
+        # The client may have been left: the task that has it can be cancelled, too, and end first.
+        with suppress(ScannerError, trio.ClosedResourceError):
+            await retried(self._connection.attempts(), functools.partial(self.drop, lease_id))
+
     async def list(self, table: str | None) -> list[LeaseInfo]:
         """The leases that the caller may see, by principal and id."""
         request = pb.ListLeasesRequest(table=require_text("the name of a table", table or ""))
@@ -336,10 +344,9 @@ class Lease:
                     nursery.cancel_scope.cancel()
         finally:
             if not lost:
-                # It may be closed by now: the task that has the client can be cancelled, too, and be left first.
-                failures = suppress(ScannerError, trio.ClosedResourceError)
-                with trio.move_on_after(_DROP_S, shield=True), failures:
-                    await self.drop()
+                self._given_up = True
+                with trio.move_on_after(_DROP_S, shield=True):
+                    await self._leases.drop_if_possible(self.id)
         if lost:
             raise lost[0]
 

@@ -15,7 +15,7 @@ import trio.testing
 
 import scanner
 import scanner.sync
-from scanner.client.leases import _asked_for
+from scanner.client.leases import Leases, _asked_for
 from scanner.proto.weir.v1 import leases_pb2 as pb
 from scanner.server.config import ScannerConfig
 from scanner.storage.memory.store import MemoryStore
@@ -216,6 +216,33 @@ async def test_an_error_of_the_block_leaves_it_as_it_is(autojump_clock: trio.tes
             async with await items.client.acquire_lease("items"):
                 await trio.sleep_forever()
         assert await items.client.list_leases() == []
+
+
+async def test_a_drop_that_is_cut_is_tried_again(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the end of a block and of a cancelled acquisition: a call that was refused or cut off did nothing."""
+    drop, cuts = Leases.drop, 0
+
+    async def cut_once(leases: Leases, lease_id: str, principal: str = "") -> bool:
+        nonlocal cuts
+        if cuts == 0:
+            cuts += 1
+            raise scanner.ServerUnavailable("the connection was lost")
+        return await drop(leases, lease_id, principal)
+
+    monkeypatch.setattr(Leases, "drop", cut_once)
+    async with open_virtual_items(5, config=CONFIG) as items:
+        async with await items.client.acquire_lease("items"):
+            pass
+        assert (cuts, await items.client.list_leases()) == (1, [])
+        cuts = 0
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(items.client.acquire_lease, "items")
+            while not items.server.statistics().leases:
+                await trio.lowlevel.checkpoint()
+            nursery.cancel_scope.cancel()
+        assert (cuts, await items.client.list_leases()) == (1, [])
 
 
 @pytest.mark.socket
