@@ -426,7 +426,9 @@ def split_rows(rows: ArrowRows) -> Iterator[pa.RecordBatch]:
     """Cut rows into batches of the size of a request, in order; views, no copies, unless chunks are tiny."""
     if isinstance(rows, pa.Table):
         if any(column.num_chunks > 1 + rows.num_rows // 1024 for column in rows.columns):
-            rows = rows.combine_chunks()
+            # Arrow does not join an empty chunk that a stream has cut from between rows.
+            held = [batch for batch in rows.to_batches() if batch.num_rows]
+            rows = pa.Table.from_batches(held, rows.schema).combine_chunks()
         batches = rows.to_batches(max_chunksize=REQUEST_ROWS_MAX)
     else:
         starts = range(0, rows.num_rows, REQUEST_ROWS_MAX)

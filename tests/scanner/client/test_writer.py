@@ -57,3 +57,11 @@ def test_many_tiny_chunks_become_few_requests() -> None:
     """A table in a thousand chunks is not a thousand requests."""
     table = pa.concat_tables([pa.table({"k": [i]}) for i in range(1_000)])
     assert len(list(split_rows(table))) == 1
+
+
+def test_an_empty_batch_of_a_stream_is_no_rows() -> None:
+    """A stream may have one between others, cut from columns whose values begin further on."""
+    parts = pa.chunked_array([pa.array([1, 2]), pa.array([], pa.int64()), pa.array([3])])
+    table = pa.table({"k": parts, "v": pa.array([None, 5, 6])})
+    pieces = list(split_rows(pa.table(table.to_reader())))
+    assert pa.Table.from_batches(pieces).to_pydict() == {"k": [1, 2, 3], "v": [None, 5, 6]}
