@@ -102,6 +102,8 @@ def cast_exactly(column: pa.Array, field: pa.Field, first_row: int = 0) -> pa.Ar
     try:
         if pa.types.is_dictionary(column.type):
             column = _decoded(column)
+            if column.type == field.type:
+                return column
         if _is_view(column.type) and column.null_count:
             column = _without_views(column)
         cast = _cast(column, field.type, kind)

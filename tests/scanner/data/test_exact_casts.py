@@ -123,6 +123,14 @@ def test_a_time_in_a_zone_that_there_is_none_of_is_told_as_a_number() -> None:
         cast_exactly(column, pa.field("c", pa.timestamp("s", "UTC")))
 
 
+def test_a_dictionary_of_decimals_of_negative_scale_is_its_values() -> None:
+    """Arrow casts none of them, but to the type that they have nothing has to be cast."""
+    octets = b"".join(value.to_bytes(16, "little") for value in (5, 1 << 20))
+    values = pa.Array.from_buffers(pa.decimal128(10, -1), 2, [None, pa.py_buffer(octets)])
+    column = pa.DictionaryArray.from_arrays(pa.array([1, None, 0], pa.int8()), values)
+    assert cast_exactly(column, pa.field("c", values.type)).equals(values.take(column.indices))
+
+
 def test_a_decimal_of_negative_scale_that_does_not_fit_is_refused() -> None:
     """Arrow does not compare those, also where it tells without a comparison that not all of them fit."""
     octets = b"".join(value.to_bytes(16, "little") for value in (0, 1 << 20))
