@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -26,9 +25,11 @@ EXTRA_OF: Final = {
 @cache
 def installed_version() -> str:
     """The version of weir that this Python has installed; `unknown` where it runs from a directory of sources."""
+    from importlib.metadata import PackageNotFoundError, version  # It brings 24 modules with it.
+
     try:
-        return importlib.metadata.version(DISTRIBUTION)
-    except importlib.metadata.PackageNotFoundError:
+        return version(DISTRIBUTION)
+    except PackageNotFoundError:
         return "unknown"
 
 

@@ -6,12 +6,11 @@ long as the process lives. No command has a use for it.
 
 from __future__ import annotations
 
-from importlib.abc import MetaPathFinder
 from typing import Final
 
 
-class _NoPandas(MetaPathFinder):
-    """Says that pandas is not installed."""
+class _NoPandas:
+    """Says that pandas is not installed: what is in `sys.meta_path` needs no class of its own to be derived from."""
 
     def find_spec(self, fullname: str, path: object, target: object = None) -> None:
         """Refuse pandas, and leave the rest to others."""

@@ -33,6 +33,8 @@ class ServerCollector(Collector):
 
     def __init__(self, read: Callable[[], ScannerStatistics]) -> None:
         self._read = read
+        # Not at a scrape: a server at work imports nothing.
+        self._version = installed_version()
 
     def describe(self) -> list[Metric]:
         """Nothing beforehand: registering must not ask the server."""
@@ -40,7 +42,7 @@ class ServerCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Every metric, now."""
-        yield _labelled_gauge("weir_build_info", "1, with the version.", "version", {installed_version(): 1})
+        yield _labelled_gauge("weir_build_info", "1, with the version.", "version", {self._version: 1})
         now = self._read()
         yield from _transport(now.transport)
         yield from _scans(now)

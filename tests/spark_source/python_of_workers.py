@@ -16,6 +16,7 @@ from typing import Final
 
 DAEMON: Final = ["-m", "pyspark.daemon"]
 IMPORTED: Final = (
+    "importlib.metadata",
     "pandas",
     "pyarrow.compute",
     "pyspark.sql.pandas.serializers",

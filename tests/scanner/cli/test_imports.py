@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -132,7 +133,7 @@ def _use(client: scanner.sync.Client) -> None:
 
 @pytest.mark.parametrize("secured", [False, True], ids=["plain", "secured"])
 def test_nothing_is_imported_after_listening(tmp_path: Path, secured: bool) -> None:
-    """Not for the first scans, calls, errors, nor for the end; pandas, which pyarrow looks for, not before either."""
+    """Not for the first scans, calls, errors, scrape, nor for the end; pandas, which pyarrow looks for, not before."""
     token = make_token()
     words: list[object] = []
     options: dict[str, Any] = {}
@@ -142,13 +143,18 @@ def test_nothing_is_imported_after_listening(tmp_path: Path, secured: bool) -> N
         made = server_files(tmp_path)
         words = ["--tls-cert", made.certificate, "--tls-key", made.key, "--credentials", credentials]
         options = {"ssl_context": scanner.tls(ca_file(tmp_path)), "token": token}
-    command = [sys.executable, "-c", RECORDING, "serve", "--data", tmp_path / "data", "--port", 0, *words]
+    ports = ("--port", 0, "--metrics-port", 0)
+    command = [sys.executable, "-c", RECORDING, "serve", "--data", tmp_path / "data", *ports, *words]
     with subprocess.Popen(
         [*map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         try:
             assert process.stdout is not None
+            assert process.stderr is not None
             endpoint = process.stdout.readline().split()[-1]
+            metrics = process.stderr.readline().split()[-1]
+            with urllib.request.urlopen(metrics) as answer:
+                assert b"weir_build_info" in answer.read()
             with scanner.sync.connect(endpoint, **options) as client:
                 _use(client)
             process.send_signal(signal.SIGTERM)
