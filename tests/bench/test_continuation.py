@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import time
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 import trio
 from rich.console import Console
 
 from bench.harness.links import Link
+from bench.questions.continuation import stalled
 from bench.questions.continuation.comparison import Measured, Scale, bars, run
 from bench.questions.continuation.crossover import Crossover, Step
 from bench.questions.continuation.cuts import CutCost, Loss
@@ -59,6 +63,59 @@ def test_the_comparison_runs(tmp_path: Path) -> None:
     assert document["crossover"]["steps"][1]["changes"] > 4_000
     assert len(list((tmp_path / "plots").glob("*.png"))) == 4
     assert "Killed servers" in said.getvalue()
+
+
+class _Slow:
+    """A server that parks a scan later than it was to; it is its own writer, and a client of it, too."""
+
+    written = iterators = 0
+
+    def __init__(self) -> None:
+        self.looks = 0
+
+    @property
+    def parked(self) -> int:
+        return int(self.looks >= 3)
+
+    def held(self) -> _Slow:
+        self.looks += 1
+        return self
+
+    async def list_snapshots(self) -> list[str]:
+        return [] if self.parked else ["pinned"]
+
+    def table_file_bytes(self) -> int:
+        return 0
+
+    resident_bytes = table_file_bytes
+
+    def set_rate(self, rows_per_s: float) -> None:
+        """It writes nothing."""
+
+    def stop(self) -> None:
+        """Nor does this do anything."""
+
+
+async def test_a_stall_lasts_until_the_scan_is_parked(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: object
+) -> None:
+    """However slow the machine is; without a scan to park it lasts as long as it is to."""
+
+    @contextlib.asynccontextmanager
+    async def open_client(endpoint: str, way: Way) -> AsyncIterator[tuple[Any, None]]:
+        yield server, None
+
+    monkeypatch.setattr(stalled, "open_client", open_client)
+    course = replace(TINY.stall, seconds=0.0)
+    for model, looks in (("push", 3), ("session", 1)):
+        server: Any = _Slow()
+        server.endpoint = "of no use"
+        samples, _ = await stalled._watch(server, model, course, server)
+        assert (len(samples), samples[-1].parked, samples[-1].snapshots) == (
+            looks,
+            looks // 3,
+            1 - looks // 3,
+        )
 
 
 @pytest.mark.socket
