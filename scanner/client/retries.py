@@ -30,6 +30,9 @@ RETRIES_MAX: Final = 2**32 - 1
 LOGGER_NAME: Final = "weir.client"
 """Has a line of level INFO for each failure after which something is tried again."""
 
+_ATTEMPTS: Final = "attempts"
+"""In the metadata of an error: how many attempts there were."""
+
 _logger = logging.getLogger(LOGGER_NAME)
 _T = TypeVar("_T")
 _E = TypeVar("_E", bound=ScannerError)
@@ -115,8 +118,8 @@ class Attempts:
             alone: Whether it counts whatever was brought meanwhile.
 
         Raises:
-            ScannerError: There will be none: the failure as it is, if trying again cannot help or was not wanted; or
-                one of its kind that says how many attempts there were.
+            ScannerError: There will be none: the failure as it is, if trying again cannot help, was not wanted, or was
+                done as often as it may be; or one of its kind that says how many attempts there were.
 
         Waits:
             For the delay, drawn at random from 0 to `RetryPolicy.delay_bound_s`, and what the server asks for on top.
@@ -124,7 +127,8 @@ class Attempts:
         Cancellation:
             Ends the wait at once.
         """
-        if not error.retriable or self._policy.retries == 0:
+        # Connecting has attempts of its own: what has used them up would use them up at each attempt of ours.
+        if not error.retriable or self._policy.retries == 0 or _ATTEMPTS in error.metadata:
             raise error
         if self._progress.made != self._made_before and not alone:
             self._made_before = self._progress.made
@@ -143,7 +147,7 @@ def exhausted(error: _E, attempts: int) -> _E:
         f"{error.message} (after {attempts} attempts without progress)",
         resume_token=error.resume_token,
         oldest_offset=error.oldest_offset,
-        metadata={**error.metadata, "attempts": str(attempts)},
+        metadata={**error.metadata, _ATTEMPTS: str(attempts)},
     )
 
 

@@ -167,6 +167,23 @@ async def test_retried_repeats_until_it_succeeds_or_cannot(autojump_clock: trio.
         await retried(Attempts(RetryPolicy(), Random(0)), lost)
 
 
+async def test_attempts_within_attempts_do_not_multiply(autojump_clock: trio.testing.MockClock) -> None:
+    """A call that is made again connects first, with attempts of its own; a server that is gone has these alone."""
+    calls = itertools.count()
+
+    async def connect() -> None:
+        await trio.lowlevel.checkpoint()
+        next(calls)
+        raise GONE
+
+    async def call() -> None:
+        await retried(Attempts(RetryPolicy(retries=3), Random(0)), connect)
+
+    with pytest.raises(ServerUnavailable, match=r"^gone \(after 4 attempts without progress\)$"):
+        await retried(Attempts(RetryPolicy(retries=3), Random(0)), call)
+    assert next(calls) == 4
+
+
 async def test_what_the_server_asks_for_is_waited_for(autojump_clock: trio.testing.MockClock) -> None:
     """The time that an error names comes on top of the drawn delay; what is no number, or too much, does no harm."""
     policy = RetryPolicy(delay_s_max=0.1)
