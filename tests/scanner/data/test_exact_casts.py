@@ -88,6 +88,14 @@ def test_the_first_value_that_does_not_fit_is_named(column: pa.Array, stored: pa
         cast_exactly(column, pa.field("c", stored), first_row=10)
 
 
+def test_numbers_of_one_kind_are_none_of_another() -> None:
+    """Also whole ones."""
+    with pytest.raises(SchemaMismatch, match=r"cannot be stored as double: an integer is no float; cast it"):
+        cast_exactly(pa.array([1]), pa.field("c", pa.float64()))
+    with pytest.raises(SchemaMismatch, match=r"cannot be stored as int64: a float is no integer; cast it"):
+        cast_exactly(pa.array([1.0]), pa.field("c", pa.int64()))
+
+
 @pytest.mark.parametrize("scale", [80, -74, 1_275_068_418, -(2**30)])
 @pytest.mark.parametrize("value", [0, 7])
 def test_decimals_of_scales_that_are_far_apart_are_refused(scale: int, value: int) -> None:
