@@ -7,7 +7,7 @@ from pyspark.sql import SparkSession
 
 from scanner.server.config import ScannerConfig
 from scanner.sync import Client, connect
-from tests.spark_source import python_of_workers
+from tests.spark_source import jvm, python_of_workers
 from tests.spark_source.cluster.processes import Cluster, running_cluster
 from tests.support.server import RunningServer, running_server
 
@@ -23,8 +23,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             .appName("weir tests")
             .config("spark.ui.enabled", "false")
             .config("spark.driver.memory", "1g")
-            # For minutes of queries, neither a second compiler nor a collector with threads pays for itself.
-            .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+            .config("spark.driver.extraJavaOptions", jvm.OPTIONS)
             .config("spark.driver.host", "127.0.0.1")
             .config("spark.driver.bindAddress", "127.0.0.1")
             .config("spark.sql.session.timeZone", "UTC")

@@ -17,14 +17,13 @@ from typing import Final
 import psutil
 import pyspark
 
-from tests.spark_source import python_of_workers
+from tests.spark_source import jvm, python_of_workers
 from tests.spark_source.cluster.children import Child, ended_with_block
 from tests.spark_source.cluster.driver import Driver, open_driver
 
 WORKERS: Final = 2
 EXECUTOR_MIB: Final = 512
 _REPOSITORY: Final = Path(__file__).resolve().parents[3]
-_JVM: Final = ("-Xmx192m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 _EXECUTOR: Final = "CoarseGrainedExecutorBackend"
 
 
@@ -115,4 +114,5 @@ def _deploy(name: str, host: str, *arguments: str) -> list[str]:
     java = str(Path(home) / "bin" / "java") if home else "java"
     jars = f"{Path(pyspark.__file__).parent}/jars/*"
     options = ("--host", host, "--webui-port", "0")
-    return [java, *_JVM, "-cp", jars, f"org.apache.spark.deploy.{name}", *options, *arguments]
+    command = [java, "-Xmx192m", *jvm.FLAGS, "-cp", jars, f"org.apache.spark.deploy.{name}"]
+    return [*command, *options, *arguments]
