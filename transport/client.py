@@ -291,21 +291,19 @@ async def connect_stream(
 async def _run(client: Client) -> AsyncIterator[Client]:
     driver = client._driver
     core = driver.core
-    failure: BaseException | None = None
-    try:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(driver.run)
-            try:
-                yield client
-            except (Exception, KeyboardInterrupt, SystemExit, GeneratorExit) as error:
-                failure = error
-            finally:
-                core.shutdown.close()
-                driver.pump()
-                nursery.cancel_scope.deadline = trio.current_time() + 1.0
-    finally:
-        if failure is not None:  # Not in the nursery's group, nor hidden where closing is cancelled.
-            raise failure
+    failure: Exception | None = None
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(driver.run)
+        try:
+            yield client
+        except Exception as error:
+            failure = error
+        finally:
+            core.shutdown.close()
+            driver.pump()
+            nursery.cancel_scope.deadline = trio.current_time() + 1.0
+    if failure is not None:
+        raise failure
 
 
 async def _open_in_time(

@@ -278,19 +278,17 @@ async def serve(
         )
     else:
         listening = functools.partial(_listen_given, server, listener)
-    failure: BaseException | None = None
-    try:
-        async with trio.open_nursery() as connections:
-            connections.start_soon(listening, connections)
-            try:
-                yield server
-            except (Exception, KeyboardInterrupt, SystemExit, GeneratorExit) as error:
-                failure = error
-            finally:
-                connections.cancel_scope.cancel()
-    finally:
-        if failure is not None:  # Not in the nursery's group, nor hidden where closing is cancelled.
-            raise failure
+    failure: Exception | None = None
+    async with trio.open_nursery() as connections:
+        connections.start_soon(listening, connections)
+        try:
+            yield server
+        except Exception as error:
+            failure = error
+        finally:
+            connections.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
 
 
 async def _listeners(server: Server, host: str, port: int) -> list[trio.SocketListener]:

@@ -54,6 +54,7 @@ QUIET_S = 300.0
 QUIET_POLL_S = 0.5
 STEPS_MAX = 200_000
 """Steps of tasks in one run; some thousands are usual, and some ten thousand where somebody polls a silent server."""
+_STEPS_A_SECOND = 1_000
 LOGGERS = ("scanner", "weir")
 _MEMORY = "/dev/shm"
 
@@ -163,11 +164,14 @@ class _Bound(trio.abc.Instrument):
     """Ends what goes round in circles without any time passing.
 
     Args:
-        scope: Cancelled after `STEPS_MAX` steps of tasks.
+        scope: Cancelled after `STEPS_MAX` steps of tasks. From then on a second passes every `_STEPS_A_SECOND`: who
+            says goodbye has a time for it, and what is on its way arrives.
+        clock: Of the run.
     """
 
-    def __init__(self, scope: trio.CancelScope) -> None:
+    def __init__(self, scope: trio.CancelScope, clock: trio.testing.MockClock) -> None:
         self._scope = scope
+        self._clock = clock
         self._steps = 0
 
     def before_task_step(self, task: trio.lowlevel.Task) -> None:
@@ -175,6 +179,8 @@ class _Bound(trio.abc.Instrument):
         self._steps += 1
         if self._steps > STEPS_MAX:
             self._scope.cancel()
+            if self._steps % _STEPS_A_SECOND == 0:
+                self._clock.jump(1.0)
 
 
 class World:
@@ -209,12 +215,10 @@ class World:
 
     async def _run_actors(self, servers: trio.Nursery) -> None:
         with trio.move_on_after(PATIENCE_S) as scope:
-            bound = _Bound(scope)
-            trio.lowlevel.add_instrument(bound)
-            try:
-                await self._actors.run(servers)
-            finally:
-                trio.lowlevel.remove_instrument(bound)
+            clock = trio.lowlevel.current_clock()
+            assert isinstance(clock, trio.testing.MockClock)
+            trio.lowlevel.add_instrument(_Bound(scope, clock))
+            await self._actors.run(servers)
         if scope.cancelled_caught:
             self.history.stuck += self._actors.running
 

@@ -330,7 +330,8 @@ def _require_all(
     if repeated:
         rows_have = "1 row has" if repeated == 1 else f"{repeated} rows have"
         note(
-            f"{rows_have} the key of an earlier row of the file, and replaced it: {rows - repeated} keys are different"
+            f"{rows_have} the key of an earlier row of the file, and replaced it:"
+            f" {counted(rows - repeated, 'different key')}"
         )
 
 

@@ -303,11 +303,14 @@ class Connection:
         failure = as_scanner_error(error, "the opening of a call")
         if not isinstance(failure, ServerUnavailable) or self._heard:
             return failure
-        # Text is an answer that stays the same. Whoever hangs up may be about to restart.
-        kind = ArgumentInvalid if transport.not_http_2(error) else ServerUnavailable
-        return kind(
-            f"what answers at {self._where} does not speak HTTP/2; does it want TLS, or is it no weir server?"
-            f" ({failure.message})"
+        if transport.not_http_2(error):  # Text is an answer that stays the same.
+            return ArgumentInvalid(
+                f"what answers at {self._where} does not speak HTTP/2; does it want TLS, or is it no weir server?"
+                f" ({failure.message})"
+            )
+        return ServerUnavailable(
+            f"what answers at {self._where} has not begun to speak HTTP/2: it is going down, it wants TLS, or it is no"
+            f" weir server ({failure.message})"
         )
 
     async def _living_link(self, *, lasting: bool = False) -> _Link:

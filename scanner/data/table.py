@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from scanner.data.arrow_sizes import require_size, spelled_out_bytes, stored_bytes_min
 from scanner.data.exact_casts import cast_exactly, require_castable
-from scanner.errors import ArgumentInvalid, ColumnNotFound, KeyInvalid, SchemaMismatch
+from scanner.errors import ArgumentInvalid, ColumnNotFound, KeyInvalid, SchemaMismatch, TableNotFound
 
 BUCKETS_MAX = 1024
 COLUMNS_MAX = 4096
@@ -30,6 +30,8 @@ COLUMN_NAME_BYTES_MAX = 512
 DECIMAL_SCALE_MAX = 1_000
 """Of a decimal column, above 0 and below: a filter works out that power of ten."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,127}")
+_NAMED_MAX = 20
+"""Tables that an error names, at most."""
 
 
 @dataclass(frozen=True)
@@ -282,3 +284,13 @@ def _require_columns(given: pa.Schema, schema: pa.Schema) -> None:
         )
     for name in wanted:
         require_castable(given.field(name).type, schema.field(name))
+
+
+def no_table(name: str, tables: Iterable[str]) -> TableNotFound:
+    """The error where a table is looked for that is not there; it names those that are, or some of them."""
+    names = sorted(tables)
+    known = ", ".join(names[:_NAMED_MAX]) or "there are none"
+    more = len(names) - _NAMED_MAX
+    return TableNotFound(
+        f"no table {name!r}; the tables are: {known}{f' and {more} more' if more > 0 else ''}"
+    )

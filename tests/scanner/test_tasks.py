@@ -5,9 +5,7 @@ from __future__ import annotations
 import pytest
 import trio
 
-import transport
 from scanner.tasks import bare
-from transport import Client, Server
 
 
 @pytest.mark.parametrize("kind", [KeyError, KeyboardInterrupt, SystemExit, GeneratorExit])
@@ -23,19 +21,20 @@ async def test_an_error_of_the_block_leaves_it_as_it_is(
             raise kind
 
 
-@pytest.mark.socket
-async def test_so_it_does_the_transports_own() -> None:
-    """Which know no tables, and no `bare`."""
-    seen: list[Server | Client] = []
-    for blocks in (1, 2):
-        with pytest.raises(KeyboardInterrupt), trio.CancelScope() as scope:
-            async with transport.serve({}) as server:
-                seen.append(server)
-                if blocks == 2:
-                    async with transport.connect("127.0.0.1", server.port) as client:
-                        seen.append(client)
-                        scope.cancel()
-                        raise KeyboardInterrupt
-                scope.cancel()
-                raise KeyboardInterrupt
-    assert len(seen) == 3
+async def test_what_a_task_raises_goes_before_what_came_of_it() -> None:
+    """Such as Ctrl-C in the task that has a connection, which ends the block's call with another error."""
+    ended = trio.Event()
+
+    async def interrupted() -> None:
+        try:
+            raise KeyboardInterrupt
+        finally:
+            ended.set()
+
+    with pytest.raises(BaseExceptionGroup) as caught:
+        async with bare(trio.open_nursery()) as nursery:
+            nursery.start_soon(interrupted)
+            with trio.CancelScope(shield=True):
+                await ended.wait()
+            raise ConnectionError
+    assert caught.group_contains(KeyboardInterrupt)

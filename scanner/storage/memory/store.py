@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from scanner.data.keys import KeyCodec
 from scanner.data.rows import RowCodec, keys_of_rows
+from scanner.data.table import no_table
 from scanner.errors import (
     ArgumentInvalid,
     BucketNotFound,
@@ -230,8 +231,7 @@ class MemoryStore:
 
     def _table(self, name: str) -> _MemoryTable:
         if name not in self._tables:
-            known = ", ".join(sorted(self._tables)) or "there are none"
-            raise TableNotFound(f"no table {name!r}; the tables are: {known}")
+            raise no_table(name, self._tables)
         return self._tables[name]
 
 

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Self
 
 from scanner.data.keys import KeyCodec
 from scanner.data.rows import RowCodec, keys_of_rows
+from scanner.data.table import no_table
 from scanner.errors import (
     BucketNotFound,
     ScannerError,
@@ -354,7 +355,7 @@ class RocksStore:
         try:
             return self._tables[name]
         except KeyError:
-            raise self._not_found(name) from None
+            raise no_table(name, self._tables) from None
 
     def _table_with_bucket(self, name: str, index: int, table_id: int | None = None) -> _OpenTable:
         self._require_open()
@@ -370,14 +371,10 @@ class RocksStore:
     def _require_still_there(self, name: str, table: _OpenTable) -> None:
         self._require_open()
         if self._tables.get(name) is not table:
-            raise self._not_found(name)
+            raise no_table(name, self._tables)
 
     def _checkpoint_directory(self, table: _OpenTable, index: int) -> Path:
         return checkpoints_directory(self._path, table.entry.table_id) / bucket_name(index)
-
-    def _not_found(self, name: str) -> TableNotFound:
-        known = ", ".join(sorted(self._tables)) or "there are none"
-        return TableNotFound(f"no table {name!r}; the tables are: {known}")
 
     def _directory(self, entry: TableEntry) -> Path:
         return table_directory(self._path, entry.table_id)

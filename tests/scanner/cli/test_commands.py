@@ -450,9 +450,7 @@ def test_keys_that_a_file_repeats_are_told(command: Weir, tmp_path: Path) -> Non
     for attempt in range(2):
         code, out, err = command("load", path, "-k", "id")
         assert (code, out[:26]) == (0, "loaded 4 rows into twice i"), attempt
-        assert (
-            "2 rows have the key of an earlier row of the file, and replaced it: 2 keys are different" in err
-        )
+        assert "2 rows have the key of an earlier row of the file, and replaced it: 2 different keys" in err
     assert command("scan", "twice", "--format", "none")[1] == "2 rows\n"
     assert command("drop", "twice", "--yes")[0] == 0
 

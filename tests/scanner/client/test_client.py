@@ -151,9 +151,9 @@ async def test_errors_of_the_block_leave_bare(tmp_path: Path) -> None:
         async with open_table(tmp_path, 10) as (table, _):
             async with table.new_scan().execute():
                 raise KeyError
-    with pytest.raises(SystemExit), trio.CancelScope() as scope:
-        async with open_table(tmp_path / "again", 10) as (table, _):
-            async with table.new_scan().execute():
+    async with open_table(tmp_path / "again", 10) as (table, server):
+        with pytest.raises(SystemExit), trio.CancelScope() as scope:
+            async with scanner.connect(f"127.0.0.1:{server.port}"), table.new_scan().execute():
                 scope.cancel()
                 sys.exit(3)
 

@@ -131,7 +131,7 @@ async def test_patience_ends(autojump_clock: trio.testing.MockClock) -> None:
             assert len(host.dialled_at) == 1 + dials
 
 
-@pytest.mark.parametrize(("words", "says"), [(b"", "says nothing"), (b"\0\0\0", "does not speak HTTP/2")])
+@pytest.mark.parametrize(("words", "says"), [(b"", "says nothing"), (b"\0\0\0", "has not begun to speak")])
 async def test_a_peer_that_is_stopped_is_told_from_one_of_another_kind(
     autojump_clock: trio.testing.MockClock, words: bytes, says: str
 ) -> None:

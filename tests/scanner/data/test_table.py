@@ -7,7 +7,7 @@ import struct
 import pyarrow as pa
 import pytest
 
-from scanner.data.table import BUCKETS_MAX, TableDescription, stored_type
+from scanner.data.table import BUCKETS_MAX, TableDescription, no_table, stored_type
 from scanner.errors import ArgumentInvalid, ColumnNotFound, KeyInvalid, ScannerError, SchemaMismatch
 
 _SCHEMA = pa.schema([("a", pa.int64()), ("b", pa.string()), ("c", pa.float64())])
@@ -237,3 +237,16 @@ def test_a_batch_of_many_columns_lists_the_names_of_the_table_as_often_as_one_of
             described.conform(pa.record_batch({"c0": [1], **{f"x{each}": [1] for each in range(columns)}}))
         listed.append(counted.listed)
     assert listed[0] == listed[1]
+
+
+@pytest.mark.parametrize(
+    ("tables", "words"),
+    [
+        ([], "no table 'x'; the tables are: there are none"),
+        (["b", "a"], "no table 'x'; the tables are: a, b"),
+        ([f"t{number:02}" for number in range(22)], r"t18, t19 and 2 more"),
+    ],
+)
+def test_the_error_names_some_tables(tables: list[str], words: str) -> None:
+    """All, if they are few."""
+    assert no_table("x", tables).message.endswith(words)
