@@ -72,8 +72,10 @@ class Lease:
             self._held = self._portal.hold(self._lease)
             return self
         except BaseException:
-            # An interrupt may come before it is entered, and then there is no end of the block, which would drop it.
-            self._portal.begin(self._lease.drop)
+            # An interrupt may come before it is entered, and then there is no end of the block, which would drop it. A
+            # second block is refused, and the first one needs the lease.
+            if self._held is None:
+                self._portal.begin(self._lease.drop)
             raise
 
     def __exit__(

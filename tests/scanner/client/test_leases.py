@@ -410,3 +410,16 @@ def test_wherever_a_blocking_caller_is_interrupted_no_lease_stays(tmp_path: Path
         while interrupted(server, client, calls + 1):
             calls += 1
         assert calls > 0
+
+
+@pytest.mark.socket
+def test_a_second_block_of_a_blocking_caller_leaves_the_first_its_lease(tmp_path: Path) -> None:
+    """It is refused, as in the client for trio, and drops nothing."""
+    with running_server(tmp_path) as server, scanner.sync.connect(server.endpoint) as client:
+        client.create_table("items", pa.schema([("id", pa.int64())]), ["id"], 1)
+        with client.acquire_lease("items") as lease:
+            for _ in range(2):
+                with pytest.raises(scanner.ArgumentInvalid, match="has had its block"), lease:
+                    pass
+            assert [each.lease_id for each in client.list_leases()] == [lease.id]
+        assert client.list_leases() == []
