@@ -30,6 +30,7 @@ from transport.errors import (
     TlsExpected,
     TlsFailed,
     TransportError,
+    caused_by,
 )
 from transport.health import WHOLE_SERVER, Health, check_health
 from transport.presence import server_answers, watch_server
@@ -47,9 +48,6 @@ from transport.tls import (
     TlsFileInvalid,
     certificate_refused,
     client_tls,
-    never_answered,
-    not_http_2,
-    tls_expected,
 )
 
 __all__ = [
@@ -98,17 +96,15 @@ __all__ = [
     "TlsFileInvalid",
     "TransportConfig",
     "TransportError",
+    "caused_by",
     "certificate_refused",
     "check_health",
     "client_tls",
     "connect",
     "connect_stream",
-    "never_answered",
-    "not_http_2",
     "reflection_handlers",
     "serve",
     "server_answers",
-    "tls_expected",
     "unary",
     "watch_server",
 ]

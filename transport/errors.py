@@ -193,3 +193,18 @@ class AnswerCut(AnswerUnusable):
 
 class AnswerRefused(AnswerUnusable):
     """The answer has a message or fields that we do not take: too long, or compressed."""
+
+
+def causes(error: BaseException) -> list[BaseException]:
+    """The error, what it was raised from, what that was raised from, and so on."""
+    found: list[BaseException] = []
+    cause: BaseException | None = error
+    while cause is not None and cause not in found:
+        found.append(cause)
+        cause = cause.__cause__
+    return found
+
+
+def caused_by(error: BaseException, kind: type[TransportError]) -> bool:
+    """Whether an error is of that kind, or was raised from one that is, directly or not."""
+    return any(isinstance(each, kind) for each in causes(error))

@@ -12,11 +12,11 @@ import math
 import os
 import ssl
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from transport.errors import NeverAnswered, NoCommonTls, NotHttp2, TlsExpected, TransportError
+from transport.errors import NoCommonTls, TransportError, caused_by, causes
 
 ALPN: Final = "h2"
 _CIPHERS_TLS_1_2: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
@@ -244,9 +244,9 @@ def certificate_expired(fields: Mapping[str, Any] | None) -> bool:
 
 def tls_failure(error: BaseException) -> str:
     """Why TLS failed, in one line, from an exception and its causes."""
-    found = next((each for each in _causes(error) if isinstance(each, ssl.SSLError)), None)
+    found = next((each for each in causes(error) if isinstance(each, ssl.SSLError)), None)
     if found is None:
-        last = list(_causes(error))[-1]
+        last = causes(error)[-1]
         return str(last) or "the peer closed the connection"
     if isinstance(found, ssl.SSLCertVerificationError):
         return f"the certificate cannot be trusted: {found.verify_message}"
@@ -258,25 +258,11 @@ def tls_failure(error: BaseException) -> str:
 
 def certificate_refused(error: BaseException) -> bool:
     """Whether a connection failed because the server does not accept this end's certificate, or wants one."""
-    causes = _causes(error)
-    if any(isinstance(each, NoCommonTls) for each in causes):
+    if caused_by(error, NoCommonTls):
         return False
-    return any(isinstance(each, ssl.SSLError) and each.reason in _CERTIFICATE_ALERTS for each in causes)
-
-
-def tls_expected(error: BaseException) -> bool:
-    """Whether a connection failed because the server speaks TLS and this end does not."""
-    return any(isinstance(each, TlsExpected) for each in _causes(error))
-
-
-def not_http_2(error: BaseException) -> bool:
-    """Whether a connection failed because the server answered in text: HTTP/1, say."""
-    return any(isinstance(each, NotHttp2) for each in _causes(error))
-
-
-def never_answered(error: BaseException) -> bool:
-    """Whether a connection failed because not one octet came from the server in time."""
-    return any(isinstance(each, NeverAnswered) for each in _causes(error))
+    return any(
+        isinstance(each, ssl.SSLError) and each.reason in _CERTIFICATE_ALERTS for each in causes(error)
+    )
 
 
 def _words(reason: str) -> str:
@@ -378,12 +364,3 @@ def _signature(path: FilePath) -> tuple[int, ...] | None:
     except OSError:
         return None
     return status.st_ctime_ns, status.st_mtime_ns, status.st_size, status.st_ino, status.st_dev
-
-
-def _causes(error: BaseException) -> Sequence[BaseException]:
-    found: list[BaseException] = []
-    cause: BaseException | None = error
-    while cause is not None and cause not in found:
-        found.append(cause)
-        cause = cause.__cause__
-    return found

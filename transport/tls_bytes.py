@@ -267,7 +267,7 @@ class TlsBytes:
 
     def _decrypt_into(self, buffers: Sequence[memoryview]) -> int | None:
         """Decrypt what was read; None: nothing yet, read more. 0: the peer has closed."""
-        # The stubs say that it makes bytes, which it does only without a buffer.
+        # Typed as if it made bytes, which it does only without a buffer.
         read: Callable[[int, memoryview], Any] = self._object.read
         done, records, wants_more = 0, 0, False
         try:

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 _Reply = TypeVar("_Reply", bound=Message)
 
 
-async def call_unary(connection: Connection, path: str, request: Message, reply: type[_Reply]) -> _Reply:
+async def call_unary(
+    connection: Connection, path: str, request: Message, reply: type[_Reply], *, retries: int | None = None
+) -> _Reply:
     """Make a call once.
 
     Args:
@@ -23,6 +25,7 @@ async def call_unary(connection: Connection, path: str, request: Message, reply:
         path: /package.Service/Method.
         request: What to send.
         reply: What to expect.
+        retries: How often connecting is tried again; None: as often as the connection was told.
 
     Raises:
         ScannerError: The server said so, or could not be reached.
@@ -33,7 +36,7 @@ async def call_unary(connection: Connection, path: str, request: Message, reply:
     """
     method = path.rpartition("/")[2]
     with translated(method):
-        answer = await connection.call(path, request.SerializeToString())
+        answer = await connection.call(path, request.SerializeToString(), retries=retries)
     try:
         return reply.FromString(bytes(answer))
     except DecodeError as error:

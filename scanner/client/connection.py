@@ -237,23 +237,24 @@ class Connection:
         path: str,
         request: bytes,
         *,
+        retries: int | None = None,
         metadata: Iterable[tuple[str, str | bytes]] = (),
         timeout_s: float | None = None,
     ) -> Any:
-        """Make a unary call; see `transport.Client.call`. Connects first, if need be, with retries.
+        """Make a unary call; see `transport.Client.call`. Connects first, if need be, with retries as of `client`.
 
         Raises:
             ServerUnavailable, Unauthenticated: See `client`.
             TransportError: The call failed; it is not made again.
         """
-        call = functools.partial(self._call, path, request, metadata=metadata, timeout_s=timeout_s)
+        call = functools.partial(self._call, path, request, retries, metadata=metadata, timeout_s=timeout_s)
         try:
             return await call()
         except _TokenReplaced:
             return await call()
 
-    async def _call(self, path: str, request: bytes, **options: Any) -> Any:
-        async with self.client(retries=None) as client:
+    async def _call(self, path: str, request: bytes, retries: int | None, **options: Any) -> Any:
+        async with self.client(retries=retries) as client:
             return await client.call(path, request, **options)
 
     async def _enter_link(self, *, lasting: bool) -> _Link:
@@ -290,12 +291,12 @@ class Connection:
         return link.client.calls_max // 2 if link is self._link else link.client.calls_max
 
     def _not_opened(self, error: transport.TransportError) -> ScannerError:
-        if transport.tls_expected(error):
+        if transport.caused_by(error, transport.TlsExpected):
             return ArgumentInvalid(
                 f"the server at {self._where} speaks TLS, and this client does not:"
                 " connect with TLS (scanner.tls(), --tls-ca, tlsCa)"
             )
-        if transport.never_answered(error):
+        if transport.caused_by(error, transport.NeverAnswered):
             return ServerUnavailable(
                 f"what takes connections at {self._where} says nothing: the server is stopped or overloaded, or the"
                 f" proxy before it waits for it ({error})"
@@ -303,7 +304,7 @@ class Connection:
         failure = as_scanner_error(error, "the opening of a call")
         if not isinstance(failure, ServerUnavailable) or self._heard:
             return failure
-        if transport.not_http_2(error):  # Text is an answer that stays the same.
+        if transport.caused_by(error, transport.NotHttp2):  # Text is an answer that stays the same.
             return ArgumentInvalid(
                 f"what answers at {self._where} does not speak HTTP/2; does it want TLS, or is it no weir server?"
                 f" ({failure.message})"

@@ -343,7 +343,7 @@ async def test_our_plaintext_client_on_a_tls_port(tmp_path: Path) -> None:
             async with transport.connect(server.host, port) as client:
                 with pytest.raises(ConnectionLost) as caught:
                     await client.call("/echo", b"")
-                assert transport.tls_expected(caught.value) is expected
+                assert transport.caused_by(caught.value, transport.TlsExpected) is expected
         nursery.cancel_scope.cancel()
 
 
@@ -371,7 +371,9 @@ async def test_our_client_at_a_port_that_speaks_something_else(answer: bytes) ->
         async with transport.connect(*listeners[0].socket.getsockname()) as client:
             with pytest.raises(ConnectionLost) as caught:
                 await client.call("/echo", b"")
-            assert transport.not_http_2(caught.value) is (answer[:1] > b"\0" and len(answer) > 8)
+            assert transport.caused_by(caught.value, transport.NotHttp2) is (
+                answer[:1] > b"\0" and len(answer) > 8
+            )
         nursery.cancel_scope.cancel()
 
 

@@ -277,7 +277,11 @@ class GroupBatches:
         reply = await retried(
             self._connection.attempts(retries),
             lambda: call_unary(
-                self._connection, methods.GROUPS + "CommitPositions", request, pb.CommitPositionsResponse
+                self._connection,
+                methods.GROUPS + "CommitPositions",
+                request,
+                pb.CommitPositionsResponse,
+                retries=retries or None,  # Who asks once connects as any call does.
             ),
         )
         self._committed_at = trio.current_time()

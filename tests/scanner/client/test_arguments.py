@@ -30,11 +30,15 @@ class Unreached:
         pytest.fail(f"the connection was asked for {name}")
 
 
-# Any: what is passed has the wrong type on purpose.
-CLIENT: Any = scanner.Client(Unreached(), "nowhere")  # type: ignore[arg-type]
-TABLE: Any = Table(Unreached(), TableDescription("t", SCHEMA, ("k",), 2), 7)  # type: ignore[arg-type]
-SCAN: Any = TABLE.new_scan()
-LOG: Any = SCAN.with_source("log")
+def wrong(value: object) -> Any:
+    """A value of a type that is none of the argument's, on purpose."""
+    return value
+
+
+CLIENT = wrong(scanner.Client(wrong(Unreached()), "nowhere"))
+TABLE = wrong(Table(wrong(Unreached()), TableDescription("t", SCHEMA, ("k",), 2), 7))
+SCAN = TABLE.new_scan()
+LOG = SCAN.with_source("log")
 
 
 @pytest.mark.parametrize(
@@ -67,7 +71,7 @@ LOG: Any = SCAN.with_source("log")
         (lambda: CLIENT.acquire_lease("t", lease_id="l", id_age_s="5"), "s old, not '5'"),
         (lambda: CLIENT.acquire_lease("t", partial="no"), "partial is True or False"),
         (lambda: CLIENT.acquire_lease(7), "must be of type LeaseTarget, not 7"),
-        (lambda: CLIENT.acquire_lease(LeaseTarget("t", state=7)), "unknown state 7"),  # type: ignore[arg-type]
+        (lambda: CLIENT.acquire_lease(LeaseTarget("t", state=wrong(7))), "unknown state 7"),
         (lambda: CLIENT.leases.renew("l", "10"), "not '10'; renew it"),
         (lambda: CLIENT.leases.release("l", None, ()), "the name of a table is text"),
         (lambda: CLIENT.drain("5"), "a drain takes"),
@@ -90,10 +94,10 @@ LOG: Any = SCAN.with_source("log")
         (lambda: SCAN.select(["k", "s"]), r"select\('a', 'b'\)"),
         (lambda: SCAN.with_lease(None), "a lease or its id, not None"),
         (lambda: SCAN.with_lease(SimpleNamespace(id=7)), "the id of the lease is text"),
-        (lambda: SCAN.within(KeyRange(b"", "z")), "a range that a split gave"),  # type: ignore[arg-type]
+        (lambda: SCAN.within(KeyRange(b"", wrong("z"))), "a range that a split gave"),
         (lambda: SCAN.where(col("s").startswith("a\udc80")), "is no Unicode text"),
-        (lambda: SCAN.where(col("k").isin(7)), "isin takes a list of values, not 7"),  # type: ignore[arg-type]
-        (lambda: scanner.parse_where(b"k > 1"), "a condition is text here"),  # type: ignore[arg-type]
+        (lambda: SCAN.where(col("k").isin(wrong(7))), "isin takes a list of values, not 7"),
+        (lambda: scanner.parse_where(wrong(b"k > 1")), "a condition is text here"),
         (lambda: LOG.start_at(pd.NaT), "start_at takes"),
         (lambda: LOG.in_group(7), "the name of the reader group is text"),
         (lambda: LOG.in_group("g", auto_commit="no"), "auto_commit is True or False"),

@@ -131,6 +131,15 @@ async def test_patience_ends(autojump_clock: trio.testing.MockClock) -> None:
             assert len(host.dialled_at) == 1 + dials
 
 
+async def test_a_call_may_be_more_patient_than_its_connection(autojump_clock: trio.testing.MockClock) -> None:
+    """As the commit of a reader that was told so."""
+    async with memory_host({}) as host, connected_to(host, retries=1) as connection:
+        host.vanish()
+        await trio.testing.wait_all_tasks_blocked()
+        with pytest.raises(ServerUnavailable, match="after 4 attempts"):
+            await connection.call(ECHO, b"hello", retries=3)
+
+
 @pytest.mark.parametrize(("words", "says"), [(b"", "says nothing"), (b"\0\0\0", "has not begun to speak")])
 async def test_a_peer_that_is_stopped_is_told_from_one_of_another_kind(
     autojump_clock: trio.testing.MockClock, words: bytes, says: str
