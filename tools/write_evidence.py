@@ -24,7 +24,6 @@ PLOTS: Final = REPOSITORY / "docs" / "plots"
 _BENCHES: Final = {
     "spark_image": "spark --image",
     "tail_idle": "tail --part idle",
-    "tail_slow": "tail --part slow",
 }
 """The files that are not called as their bench is."""
 _FIRST: Final = ("peers", "continuation", "writes")

@@ -7,6 +7,7 @@ compared with that at which the writer had its acknowledgement.
 from __future__ import annotations
 
 import functools
+import gc
 import time
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, contextmanager
@@ -80,6 +81,10 @@ def _run(endpoint: str, commands: Connection) -> None:
     raise_descriptor_limit()
     # With its first array of Python objects pyarrow imports pandas: not while tails are timed.
     pa.array(["loaded"])
+    # What the libraries are made of is not looked at again: a full collection stops every tail for 70 ms, and falls
+    # into the same rounds of each run.
+    gc.collect()
+    gc.freeze()
     trio.run(_Client(endpoint).run, commands)
 
 
