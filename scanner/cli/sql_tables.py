@@ -307,6 +307,8 @@ class Query:
     def _names(self) -> list[str]:
         try:
             statements = self.connection.extract_statements(self.text)
+            if [each.type for each in statements] == [duckdb.StatementType.MULTI]:
+                fail("PIVOT has to name the values that become columns: ON column IN ('a', 'b')")
             if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
                 fail("weir sql takes one SELECT; it changes nothing, and --explain tells how it is read")
             question = "SELECT json_serialize_sql(?)"

@@ -257,6 +257,7 @@ def test_explain_and_statistics_tell_what_the_server_is_asked_for(command: Weir)
         ("SELECT 1; SELECT 2", "weir sql takes one SELECT; "),
         ("DELETE FROM items", "weir sql takes one SELECT; "),
         ("", "weir sql takes one SELECT; "),
+        ("PIVOT items ON item USING sum(price)", "PIVOT has to name the values that become columns: "),
         ("/* which? */ SHOW TABLES", "weir sql lists no tables: "),
         ("FROM (SHOW ALL TABLES)", "weir sql lists no tables: "),
         (
