@@ -41,6 +41,7 @@ from transport.reflection import reflection_handlers
 from transport.server import Handler, Server, serve, unary
 from transport.statistics import ServerStatistics, ServerTotals, StreamStatistics
 from transport.stream import ServerStream, Stream
+from transport.tasks import bare
 from transport.tls import (
     FileWatch,
     PeerCertificate,
@@ -96,6 +97,7 @@ __all__ = [
     "TlsFileInvalid",
     "TransportConfig",
     "TransportError",
+    "bare",
     "caused_by",
     "certificate_refused",
     "check_health",

@@ -19,6 +19,7 @@ from transport.errors import CallFailed, ConnectionLost, ErrorCode, StatusCode, 
 from transport.protocol import calls
 from transport.protocol.connection import ConnectionCore
 from transport.stream import Stream
+from transport.tasks import bare
 from transport.tls_bytes import TlsBytes
 
 if TYPE_CHECKING:
@@ -290,20 +291,14 @@ async def connect_stream(
 @contextlib.asynccontextmanager
 async def _run(client: Client) -> AsyncIterator[Client]:
     driver = client._driver
-    core = driver.core
-    failure: Exception | None = None
-    async with trio.open_nursery() as nursery:
+    async with bare(trio.open_nursery()) as nursery:
         nursery.start_soon(driver.run)
         try:
             yield client
-        except Exception as error:
-            failure = error
         finally:
-            core.shutdown.close()
+            driver.core.shutdown.close()
             driver.pump()
             nursery.cancel_scope.deadline = trio.current_time() + 1.0
-    if failure is not None:
-        raise failure
 
 
 async def _open_in_time(

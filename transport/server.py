@@ -21,6 +21,7 @@ from transport.protocol.connection import ConnectionCore
 from transport.statistics import ServerStatistics
 from transport.stream import ServerStream
 from transport.tally import Tally, count_stalled
+from transport.tasks import bare
 from transport.tls import PeerCertificate, ServerTls
 from transport.tls_bytes import TlsBytes
 
@@ -278,17 +279,12 @@ async def serve(
         )
     else:
         listening = functools.partial(_listen_given, server, listener)
-    failure: Exception | None = None
-    async with trio.open_nursery() as connections:
+    async with bare(trio.open_nursery()) as connections:
         connections.start_soon(listening, connections)
         try:
             yield server
-        except Exception as error:
-            failure = error
         finally:
             connections.cancel_scope.cancel()
-    if failure is not None:
-        raise failure
 
 
 async def _listeners(server: Server, host: str, port: int) -> list[trio.SocketListener]:

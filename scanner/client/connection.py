@@ -508,8 +508,9 @@ async def _connect_dialled(
         stream = await dial()
     except OSError as error:
         raise transport.ConnectionLost(f"nobody answers: {error}") from error
-    connection = transport.connect_stream(stream, config=config, metadata=metadata, allocate=allocate)
-    async with bare(connection) as client:
+    async with transport.connect_stream(
+        stream, config=config, metadata=metadata, allocate=allocate
+    ) as client:
         yield client
 
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
 import pytest
 import trio
+import trio.testing
 
-from scanner.tasks import bare
+from transport import bare, connect_stream, serve
 
 
 @pytest.mark.parametrize("kind", [KeyError, KeyboardInterrupt, SystemExit, GeneratorExit])
@@ -18,6 +23,20 @@ async def test_an_error_of_the_block_leaves_it_as_it_is(
         async with bare(trio.open_nursery()) as nursery:
             nursery.start_soon(trio.sleep_forever)
             (scope if cancelled else nursery.cancel_scope).cancel()
+            raise kind
+
+
+@pytest.mark.parametrize(
+    "open_end", [lambda: connect_stream(trio.testing.memory_stream_pair()[0]), lambda: serve({})]
+)
+@pytest.mark.parametrize("kind", [KeyError, SystemExit])
+async def test_an_error_leaves_a_client_and_a_server(
+    open_end: Callable[[], AbstractAsyncContextManager[Any]], kind: type[BaseException]
+) -> None:
+    """What is raised in the block of either is not lost where all is cancelled while they close."""
+    with pytest.raises(kind), trio.CancelScope() as scope:
+        async with open_end():
+            scope.cancel()
             raise kind
 
 
