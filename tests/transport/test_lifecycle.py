@@ -370,6 +370,28 @@ async def test_cancelled_calls_count_until_they_have_stopped() -> None:
         assert running == 0
 
 
+async def test_a_handler_that_does_not_listen_stops_when_a_message_is_refused() -> None:
+    """Its call has ended then, and who only waits to send would never learn of it: it would count for ever."""
+    running = 0
+
+    async def deaf(stream: ServerStream) -> None:
+        nonlocal running
+        running += 1
+        try:
+            await wait_for_ever(stream)
+        finally:
+            running -= 1
+
+    async with memory_server({"/test.Test/Method": deaf}) as memory:
+        peer = memory.peer
+        await peer.send(wire.CLIENT_HELLO, wire.headers(1))
+        await peer.settle()
+        assert running == 1
+        await peer.send(wire.data(1, b"\x01\x00\x00\x00\x01x"), wire.reset(1))
+        await peer.settle()
+        assert running == 0
+
+
 async def test_deadline_of_the_request_is_kept_by_the_server(autojump_clock: trio.testing.MockClock) -> None:
     """grpc-timeout ends a call at the server, whatever the client does."""
     async with memory_server({"/test.Test/Method": wait_for_ever}) as memory:

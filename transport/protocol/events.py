@@ -45,7 +45,7 @@ class StreamClosed:
 
 @dataclass(frozen=True, slots=True)
 class CallGivenUp:
-    """A server has ended a call that took too long to begin: its handler is to stop."""
+    """A server has ended a call: it took too long to begin, or a message was refused. Its handler is to stop."""
 
     stream: StreamCore
 

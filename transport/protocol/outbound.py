@@ -24,6 +24,7 @@ from transport.errors import (
 )
 from transport.protocol import calls, frames
 from transport.protocol.abuse import Cost
+from transport.protocol.events import CallGivenUp
 from transport.protocol.send_queue import SendQueue
 from transport.protocol.stalls import StallReason
 from transport.protocol.state import SENDABLE, StreamInput, StreamState
@@ -187,6 +188,7 @@ class Outbound:
         if not stream.end_requested:  # an answer that is complete already goes out as it is
             stream.discard_outgoing()
             self.end_call(stream, error.status, error.message)
+            self._events.add(CallGivenUp(stream))
         stream.failure = refusal
         self._events.readable(stream)
         self._events.writable(stream)
