@@ -115,9 +115,7 @@ class Driver:
         self._sending = False
         self._openers: deque[_Opener] = deque()
         self._line_told = False
-        self.handlers = 0
-        """At a server: handlers of calls of this connection that have not stopped."""
-        self.call_starts = CallStarts()
+        self.call_starts = CallStarts(core.config.streams_max)
         """At a server: the order in which its calls begin."""
         self._read_ended = trio.Event()
         self._turn_debt = TurnDebt()

@@ -64,6 +64,10 @@ class TurnDebt:
 class Call(Protocol):
     """A call that was accepted, and has not begun."""
 
+    @property
+    def over(self) -> bool:
+        """Whether it has ended before it began."""
+
     def begin(self) -> None:
         """Start its task, unless the call is over."""
 
@@ -76,11 +80,21 @@ class CallStarts:
 
     What calls do first decides how many a batch has. It begins with one, doubles while they take less than half a
     millisecond together, and is cut back in proportion when they take more than one, the rounds of others included.
+
+    A call that was reset counts until its task has ended. One that was opened in its place waits for that, and is not
+    refused: a stream that was reset is closed (RFC 9113 section 5.1.2), so its peer may open another one.
+
+    Args:
+        calls_max: Calls that run at a time.
     """
 
-    __slots__ = ("_batch_calls", "_beginning", "_waiting")
+    __slots__ = ("_batch_calls", "_beginning", "_calls_max", "_ended", "_running", "_waiting")
 
-    def __init__(self) -> None:
+    def __init__(self, calls_max: int) -> None:
+        self._calls_max = calls_max
+        self._running = 0
+        self._ended = trio.Event()
+        """Set when a call ends."""
         self._waiting: deque[Call] = deque()
         self._batch_calls = 1
         self._beginning = False
@@ -90,6 +104,20 @@ class CallStarts:
         """Whether a call waits for its beginning."""
         return bool(self._waiting)
 
+    @property
+    def idle(self) -> bool:
+        """Whether no call runs, and none waits."""
+        return not self._running and not self._waiting
+
+    def begun(self) -> None:
+        """The task of a call was started."""
+        self._running += 1
+
+    def ended(self) -> None:
+        """It has ended."""
+        self._running -= 1
+        self._ended.set()
+
     def add(self, call: Call, nursery: trio.Nursery) -> None:
         """Let a call begin in its turn; the order among the calls of a batch is trio's.
 
@@ -97,6 +125,8 @@ class CallStarts:
             call: `begin` or `drop` will be called, once.
             nursery: For the task that lets calls begin, while there are any.
         """
+        if len(self._waiting) >= self._calls_max:
+            self._drop_over()
         self._waiting.append(call)
         if not self._beginning:
             self._beginning = True
@@ -106,8 +136,11 @@ class CallStarts:
         waiting = self._waiting
         try:
             while waiting:
+                while self._running >= self._calls_max:
+                    self._ended = trio.Event()
+                    await self._ended.wait()
                 began = trio.current_time()
-                for _ in range(min(self._batch_calls, len(waiting))):
+                for _ in range(min(self._batch_calls, len(waiting), self._calls_max - self._running)):
                     waiting.popleft().begin()
                 await give_rounds(2)  # in the first of which all of them have begun
                 self._fit_batch(trio.current_time() - began)
@@ -116,6 +149,15 @@ class CallStarts:
             self._beginning = False
             while waiting:  # cancelled
                 waiting.popleft().drop()
+
+    def _drop_over(self) -> None:
+        """Of calls that are not over there are no more than streams; a peer may open and reset any number meanwhile."""
+        for _ in range(len(self._waiting)):
+            call = self._waiting.popleft()
+            if call.over:
+                call.drop()
+            else:
+                self._waiting.append(call)
 
     def _fit_batch(self, seconds: float) -> None:
         if seconds > _BATCH_S:

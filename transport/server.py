@@ -16,7 +16,7 @@ from transport.admission import Admission, refuse_http_1, speaks_http_1, turn_aw
 from transport.byte_streams import byte_stream, host_port, keep_short
 from transport.config import TransportConfig
 from transport.driver import Driver
-from transport.errors import CallFailed, ConnectionLost, ErrorCode, StatusCode, TransportError
+from transport.errors import CallFailed, ConnectionLost, StatusCode, TransportError
 from transport.protocol.connection import ConnectionCore
 from transport.statistics import ServerStatistics
 from transport.stream import ServerStream
@@ -231,13 +231,8 @@ class Server:
         if handler is None:
             stream.end_call(StatusCode.UNIMPLEMENTED, f"no method {head.path}")
             return
-        if driver.handlers >= self._config.streams_max:
-            # A call that was reset counts until its handler has really stopped.
-            stream.reset(ErrorCode.REFUSED_STREAM)
-            return
-        driver.handlers += 1
         call = _Call(handler, stream, driver, calls)
-        if driver.handlers == 1:
+        if driver.call_starts.idle:
             call.begin()
         else:
             driver.call_starts.add(call, calls)
@@ -363,11 +358,17 @@ class _Call:
         timeout_s = stream.head.timeout_s
         self._deadline = math.inf if timeout_s is None else trio.current_time() + timeout_s
 
+    @property
+    def over(self) -> bool:
+        """Whether the call was reset or stopped while it waited."""
+        return self._stream.handler_scope.cancel_called
+
     def begin(self) -> None:
-        """Run the handler in a task of its own; not if the call was reset or stopped while it waited."""
-        if self._stream.handler_scope.cancel_called:
+        """Run the handler in a task of its own, unless the call is over."""
+        if self.over:
             self.drop()
             return
+        self._driver.call_starts.begun()
         self._nursery.start_soon(
             _run_handler,
             self._handler,
@@ -379,7 +380,6 @@ class _Call:
 
     def drop(self) -> None:
         """The call is over before its handler ran."""
-        self._driver.handlers -= 1
         self._stream.handler_ended()
 
 
@@ -408,7 +408,7 @@ async def _run_handler(handler: Handler, stream: ServerStream, driver: Driver, d
         else:
             stream.end_call()
     finally:
-        driver.handlers -= 1
+        driver.call_starts.ended()
         stream.handler_ended()
 
 

@@ -83,6 +83,10 @@ class _Numbered:
     def __init__(self, begun: Begun, number: int) -> None:
         self._begun, self._number = begun, number
 
+    @property
+    def over(self) -> bool:
+        return self._number < 0
+
     def begin(self) -> None:
         self._begun.begin(self._number)
 
@@ -120,7 +124,7 @@ async def test_calls_begin_in_batches(
     seconds: list[float], batches: list[int], mock_clock: MockClock
 ) -> None:
     """In their order, with rounds of the others between; many at once only where many take next to no time."""
-    starts = CallStarts()
+    starts = CallStarts(1_000)
     async with counted_rounds() as rounds, trio.open_nursery() as nursery:
         begun = Begun(mock_clock, rounds, nursery, seconds)
         for number in range(len(seconds)):
@@ -131,7 +135,7 @@ async def test_calls_begin_in_batches(
 
 async def test_calls_of_a_lost_connection_do_not_begin(mock_clock: MockClock) -> None:
     """What waits when the connection goes is dropped, and none of it twice."""
-    starts = CallStarts()
+    starts = CallStarts(1_000)
     async with counted_rounds() as rounds, trio.open_nursery() as nursery:
         begun = Begun(mock_clock, rounds, nursery, [DEAR] * 10)
         async with trio.open_nursery() as connection:
@@ -141,3 +145,20 @@ async def test_calls_of_a_lost_connection_do_not_begin(mock_clock: MockClock) ->
             connection.cancel_scope.cancel()
     assert begun.numbers == [0]
     assert begun.dropped == 9
+
+
+async def test_calls_that_are_over_do_not_pile_up(mock_clock: MockClock) -> None:
+    """While calls wait for others to end, those that were reset meanwhile are dropped, and the others stay."""
+    starts = CallStarts(2)
+    for _ in range(2):
+        starts.begun()
+    async with counted_rounds() as rounds, trio.open_nursery() as nursery:
+        begun = Begun(mock_clock, rounds, nursery, [CHEAP] * 2)
+        for number in (0, *[-1] * 50, 1):
+            starts.add(begun.call(number), nursery)
+        assert begun.dropped >= 48
+        for _ in range(10):
+            await trio.lowlevel.checkpoint()
+        assert begun.numbers == []
+        starts.ended()
+    assert begun.numbers == [0, 1]

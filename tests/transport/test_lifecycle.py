@@ -342,12 +342,13 @@ async def test_cancel_while_goodbye() -> None:
 
 
 async def test_cancelled_calls_count_until_they_have_stopped() -> None:
-    """Handlers that are slow to stop after a reset use up the limit of calls."""
+    """Handlers that are slow to stop after a reset use up the limit: calls opened in their place wait, not refused."""
     release = trio.Event()
-    running = 0
+    begun = running = 0
 
     async def stubborn(_stream: ServerStream) -> None:
-        nonlocal running
+        nonlocal begun, running
+        begun += 1
         running += 1
         with trio.CancelScope(shield=True):
             await release.wait()
@@ -362,12 +363,15 @@ async def test_cancelled_calls_count_until_they_have_stopped() -> None:
             await peer.send(wire.headers(stream_id, path))
             await trio.testing.wait_all_tasks_blocked()
             await peer.send(wire.reset(stream_id))
+        await peer.send(*(wire.headers(stream_id, path) for stream_id in (41, 43, 45)))
         frames = await peer.settle()
-        assert running == 3
-        assert not wire.only(frames, wire.GOAWAY)
+        while_held = begun, running
         release.set()
-        await trio.testing.wait_all_tasks_blocked()
-        assert running == 0
+        ended = await peer.settle()
+        assert while_held == (3, 3)
+        assert not wire.only(frames, wire.GOAWAY) + wire.only(frames, wire.RST_STREAM)
+        assert {frame.stream_id for frame in wire.only(ended, wire.HEADERS)} == {41, 43, 45}
+        assert (begun, running) == (6, 0)
 
 
 async def test_a_handler_that_does_not_listen_stops_when_a_message_is_refused() -> None:
