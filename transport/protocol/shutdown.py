@@ -112,8 +112,9 @@ class Shutdown:
 
     def fail(self, error: TransportError, code: ErrorCode | None) -> None:
         """End the connection: streams fail with ConnectionLost, and only a GOAWAY with `code` is left to send."""
-        self._outbound.queue.discard()
-        self._fail(error, code)
+        if self.failure is None:
+            self._outbound.queue.discard()
+            self._fail(error, code)
 
     def lost(self, error: TransportError) -> None:
         """The socket is gone: every stream fails, and nothing is left to send."""

@@ -338,6 +338,15 @@ def test_a_lost_connection_tells_what_the_peer_had_said() -> None:
         stream.next_message()
 
 
+def test_the_first_failure_counts() -> None:
+    """A connection that is gone fails no second time, as where its client gives it up a moment later."""
+    peer = Peer(client=True)
+    peer.core.lost(ConnectionLost("gone"))
+    peer.core.shutdown.fail(ConnectionLost("given up"), ErrorCode.NO_ERROR)
+    assert str(peer.core.shutdown.failure) == "gone"
+    assert not peer.core.data_to_send(1)
+
+
 def test_a_lost_connection_lets_go_of_its_streams() -> None:
     """At once, for who counts them."""
     peer = Peer()
