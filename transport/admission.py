@@ -1,4 +1,7 @@
-"""The limit on a server's connections, and what those are told that are not served: one too many, and HTTP/1."""
+"""The limit on a server's connections, and what those are told that are not served: one too many, and HTTP/1.
+
+The listener (`trio.serve_listeners`) closes each socket when what is done with it ends.
+"""
 
 from __future__ import annotations
 
@@ -53,14 +56,11 @@ class Admission:
 
 
 async def turn_away(stream: trio.abc.Stream, *, secured: bool) -> None:
-    """Close a connection above the limit; in plaintext after a GOAWAY, which TLS would need a handshake for."""
-    try:
-        if not secured:
-            # A new socket takes as little as this without waiting.
-            with trio.move_on_after(_TURN_AWAY_S), contextlib.suppress(trio.BrokenResourceError):
-                await stream.send_all(_TURNED_AWAY)
-    finally:
-        await trio.aclose_forcefully(stream)
+    """Answer a connection above the limit; in plaintext after a GOAWAY, which TLS would need a handshake for."""
+    if not secured:
+        # A new socket takes as little as this without waiting.
+        with trio.move_on_after(_TURN_AWAY_S), contextlib.suppress(trio.BrokenResourceError):
+            await stream.send_all(_TURNED_AWAY)
 
 
 async def speaks_http_1(connection: trio.socket.SocketType) -> bool:
@@ -74,12 +74,9 @@ async def speaks_http_1(connection: trio.socket.SocketType) -> bool:
 
 
 async def refuse_http_1(stream: trio.SocketStream) -> None:
-    """Say in HTTP/1 what is spoken here, and close the connection."""
-    try:
-        with trio.move_on_after(_TURN_AWAY_S), contextlib.suppress(trio.BrokenResourceError):
-            await stream.send_all(_NOT_HTTP_1)
-            await stream.send_eof()
-            while await stream.receive_some(_DROPPED_BYTES):
-                pass  # a close with unread input would destroy the answer
-    finally:
-        await trio.aclose_forcefully(stream)
+    """Say in HTTP/1 what is spoken here."""
+    with trio.move_on_after(_TURN_AWAY_S), contextlib.suppress(trio.BrokenResourceError):
+        await stream.send_all(_NOT_HTTP_1)
+        await stream.send_eof()
+        while await stream.receive_some(_DROPPED_BYTES):
+            pass  # a close with unread input would destroy the answer

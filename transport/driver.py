@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from transport.errors import ConnectionLost, TransportError
-from transport.fairness import CallStarts, TurnDebt, give_rounds
+from transport.fairness import ROUNDS_TO_READ, CallStarts, TurnDebt, give_rounds
 from transport.protocol.events import (
     CallGivenUp,
     ConnectionFailed,
@@ -46,14 +46,10 @@ if TYPE_CHECKING:
 
 _GOODBYE_S: Final = 2.0
 """Time for the last frames, and for the peer to read them before the socket goes."""
-_ROUNDS_TO_READ: Final = 3
-"""Of the event loop, before the peer is judged by what was read: in the first one a reader that is new begins to wait,
-in the second it learns that there is something to read."""
 _UNREAD_BYTES: Final = 4096
 """Octets that are read at a time, to be dropped, from a peer of a connection that has failed."""
 _UNREAD_BYTES_MAX: Final = 1 << 20
 """Octets dropped at most. A peer that goes on sending after that is not reading, and may lose our last frames."""
-
 
 _LINE_STANDS_S: Final = 30.0
 """After so long without an end of any call, those who wait for one are told why."""
@@ -313,7 +309,7 @@ class Driver:
                     await self._send(buffers)
                 except ConnectionLost as error:
                     # What the peer said before it left, such as a GOAWAY, may not have been read yet.
-                    await give_rounds(_ROUNDS_TO_READ)
+                    await give_rounds(ROUNDS_TO_READ)
                     core.lost(error)
                     self.pump()
                     return None
@@ -356,7 +352,7 @@ class Driver:
             if scope.cancelled_caught:
                 # If the loop was held up, the answer that is overdue has come, and the socket takes what it had no room
                 # for; those who read and write learn of it in the same round as this one.
-                await give_rounds(_ROUNDS_TO_READ)
+                await give_rounds(ROUNDS_TO_READ)
                 now = trio.current_time()
                 if self._send_deadline(now) <= now:
                     self._end_writing(now)

@@ -23,6 +23,9 @@ from typing import Final, Protocol
 
 import trio
 
+ROUNDS_TO_READ: Final = 3
+"""Before the peer is judged by what was read, since the loop may have been held up: in the first round a reader that is
+new begins to wait, in the second it learns that there is something to read."""
 _ROUND_S: Final = 0.000_25
 """Time of a turn that is paid for with one round."""
 _ROUNDS_MAX: Final = 100

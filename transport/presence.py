@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager, suppress
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import trio
 
 from transport.errors import TransportError
-from transport.fairness import give_rounds
+from transport.fairness import ROUNDS_TO_READ, give_rounds
 from transport.health import check_health
 
 if TYPE_CHECKING:
@@ -21,9 +21,6 @@ if TYPE_CHECKING:
 
 Movements: TypeAlias = Mapping[int, tuple[int, int]]
 """By the number of each call that runs, the octets that have come, and those that wait to go out."""
-
-_ROUNDS_TO_READ: Final = 3
-"""Of the event loop: if that was held up, an answer that seems overdue has come, and was not looked at."""
 
 
 async def watch_server(client: Client, connect: Callable[[], AbstractAsyncContextManager[Client]]) -> None:
@@ -95,7 +92,7 @@ async def server_answers(client: Client, patience_s: float, *, beside: Client | 
         while moves:
             before = watched.movements()
             await trio.sleep(patience_s)
-            await give_rounds(_ROUNDS_TO_READ)
+            await give_rounds(ROUNDS_TO_READ)
             now = watched.movements()
             moves = any(now.get(call, moved) != moved for call, moved in before.items())
         nursery.cancel_scope.cancel()

@@ -160,12 +160,7 @@ class Server:
 
     async def handle_plaintext(self, stream: trio.SocketStream) -> None:
         """Serve one connection until it ends, if its client does not begin in HTTP/1; that is told what is spoken."""
-        try:
-            refused = await speaks_http_1(stream.socket)
-        except BaseException:
-            stream.socket.close()
-            raise
-        if not refused:
+        if not await speaks_http_1(stream.socket):
             await self.handle_connection(stream)
             return
         _log.info("connection of %s refused: its client speaks HTTP/1", _peer_name(stream))

@@ -159,11 +159,11 @@ class Stream:
         Cancellation:
             The message was not sent; the stream is as before.
         """
-        core = self._core
+        core, bound = self._core, self._driver.core.config.send_buffer_bytes
         if self._sender is not None:
             raise trio.BusyResourceError("another task is sending on this stream")
-        if core.outgoing_bytes >= self._driver.core.config.send_buffer_bytes:
-            await self._wait_room()
+        if core.outgoing_bytes >= bound:
+            await self._wait_until(lambda: core.outgoing_bytes < bound)
         return self._queue(parts)
 
     def send_nowait(self, *parts: Buffer) -> int:
@@ -325,10 +325,6 @@ class Stream:
             if self._outbound.queue.pending:
                 self._driver.pump()
         return message
-
-    async def _wait_room(self) -> None:
-        bound = self._driver.core.config.send_buffer_bytes
-        await self._wait_until(lambda: self._core.outgoing_bytes < bound)
 
     async def _wait_until(self, ready: Callable[[], bool]) -> None:
         """Wait for the peer's windows and the socket, until `ready`; or until nothing will ever be sent."""

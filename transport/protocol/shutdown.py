@@ -3,7 +3,7 @@
 Invariants:
 
 1. The first failure counts; after it no stream is open.
-2. A drain of a server is in two phases: a GOAWAY that refuses nothing yet, a PING, and once that is acknowledged a
+2. A drain is in two phases: a GOAWAY that refuses nothing yet, a PING, and once that is acknowledged a
    GOAWAY with the true last stream id. So no call that was on its way is lost.
 3. Streams that run when a GOAWAY comes, or goes, run to their ends.
 """
@@ -75,14 +75,10 @@ class Shutdown:
         return self.draining and self._grace_over and not self._table.open
 
     def drain(self) -> None:
-        """Refuse new streams, and let the running ones finish. Does nothing the second time."""
+        """At a server: refuse new streams, and let the running ones finish. Does nothing the second time."""
         if self.draining or self.failure is not None:
             return
         self.draining = True
-        if self._client:
-            self._grace_over = True
-            self._outbound.goaway(0, ErrorCode.NO_ERROR)
-            return
         self._outbound.goaway(frames.STREAM_ID_MAX, ErrorCode.NO_ERROR)
         self._outbound.ping(_GRACE_PING)
 

@@ -139,7 +139,7 @@ class StreamTable:
         """End a stream: what is queued is dropped, what was received can still be taken.
 
         Args:
-            stream: It may be closed already; then only `failure` is changed.
+            stream: One of the open ones.
             failure: Why it ended before its time; None: both ends were sent.
             reset_by_us: Whether the peer may not know yet, and go on sending.
             reset_by_peer: Whether the peer has sent RST_STREAM.
@@ -149,14 +149,12 @@ class StreamTable:
         stream.discard_outgoing()
         stream.release_memory()
         stream.stalls.finish(self._clock.now)
-        if self.open.pop(stream.stream_id, None) is not None:
-            if not self.open:
-                self._liveness.set_idle(idle=True)
-            self.remember(
-                stream.stream_id,
-                Closed(reset_by_us, reset_by_peer, free_reset=stream.headers_sent and not reset_by_peer),
-            )
-            self._events.add(StreamClosed(stream))
+        del self.open[stream.stream_id]
+        if not self.open:
+            self._liveness.set_idle(idle=True)
+        free_reset = stream.headers_sent and not reset_by_peer
+        self.remember(stream.stream_id, Closed(reset_by_us, reset_by_peer, free_reset))
+        self._events.add(StreamClosed(stream))
         self._events.readable(stream)
         self._events.writable(stream)
         if self._client:

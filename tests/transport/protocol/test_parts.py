@@ -289,19 +289,6 @@ def test_drain_has_two_phases() -> None:
     assert "NO_ERROR" in str(pair.client.shutdown.failure)
 
 
-def test_a_client_that_drains_says_so_at_once() -> None:
-    """One GOAWAY, without an error: a client has no streams of the server to wait for."""
-    peer = Peer(client=True)
-    stream = peer.core.open_stream(request())
-    sent(peer.core)
-    peer.core.shutdown.drain()
-    (goaway,) = wire.only(wire.parse(sent(peer.core)), wire.GOAWAY)
-    assert (goaway.number, goaway.code) == (0, ErrorCode.NO_ERROR)
-    assert not peer.core.shutdown.drained
-    peer.send(wire.reset(stream.stream_id))
-    assert peer.core.shutdown.drained
-
-
 def test_last_goaway_is_said_once() -> None:
     """The GOAWAY with the last stream goes out once, however often the peer acknowledges the PING before it."""
     peer = Peer()
