@@ -7,6 +7,7 @@ key: errors name files and say what is wrong with them.
 
 from __future__ import annotations
 
+import errno
 import logging
 import math
 import os
@@ -44,6 +45,9 @@ _NOT_A_PAIR: Final = frozenset({"KEY_VALUES_MISMATCH", "NO_CERTIFICATE_ASSIGNED"
 """OpenSSL's reasons for a key that is not the certificate's; the second one: of another kind."""
 _TOO_WEAK: Final = frozenset({"CA_KEY_TOO_SMALL", "CA_MD_TOO_WEAK", "EE_KEY_TOO_SMALL"})
 """OpenSSL's reasons for a key, or a signature, that its security level does not take."""
+_SHORTAGES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO})
+"""Why a file cannot be read now that does not change when it can be read again."""
+_RETRY_S: Final = 10.0
 
 _WARN_BEFORE_S: Final = 14 * 86_400.0
 _WARN_SHARE: Final = 5
@@ -93,11 +97,22 @@ class FileWatch:
     def __init__(self, paths: Iterable[FilePath]) -> None:
         self._paths = tuple(paths)
         self._seen = self._look()
+        self._again_at = math.inf
+        """When they count as changed whatever is seen, seconds since 1970."""
 
     def changed(self) -> bool:
         """Whether anything is different from the last time this was asked; one stat per file."""
         before, self._seen = self._seen, self._look()
+        if self._again_at <= time.time():
+            self._again_at = math.inf
+            return True
         return self._seen != before
+
+    def failed(self, error: Exception) -> None:
+        """Say that the files could not be read. If they are not to blame, they count as changed a little later."""
+        cause = error.__cause__
+        if isinstance(cause, OSError) and cause.errno in _SHORTAGES:
+            self._again_at = time.time() + _RETRY_S
 
     def _look(self) -> tuple[tuple[int, ...] | None, ...]:
         return tuple(map(_signature, self._paths))
@@ -165,6 +180,7 @@ class ServerTls:
             self._context, self._validity = self._load()
         except TlsFileInvalid as error:
             _log.error("the TLS certificate is not reloaded, the old one goes on: %s", error)
+            self._watch.failed(error)
             return False
         self._warned = False
         _log.info("TLS certificate reloaded from %s", os.fspath(self._certificate))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import errno
 import logging
 import os
 import ssl
@@ -42,6 +43,26 @@ def test_the_expiry_that_is_told_is_that_of_the_files(tmp_path: Path) -> None:
     assert tls.expires_at < time.time() + 6 * DAY_S
     made.replace(issue("test", "127.0.0.1", days_left=90))
     assert tls.expires_at > time.time() + 80 * DAY_S
+
+
+def test_files_that_could_not_be_read_for_want_of_descriptors_are_read_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They do not change any more, and the new certificate is used all the same."""
+    made, now = server_files(tmp_path), time.time()
+    tls = transport.ServerTls(made.certificate, made.key)
+    before = tls.context()
+    made.replace(issue("test", "127.0.0.1", days_left=90))
+
+    def none_left(*_: object) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with monkeypatch.context() as shortage:
+        shortage.setattr("builtins.open", none_left)
+        assert tls.context() is before
+    assert tls.context() is before  # not at every handshake: each would log a line
+    monkeypatch.setattr(time, "time", lambda: now + 20)
+    assert tls.context() is not before
 
 
 def test_files_that_cannot_be_used(tmp_path: Path) -> None:

@@ -168,6 +168,7 @@ class CredentialsFile:
             self._credentials = self._read()
         except ArgumentInvalid as error:
             _log.error("the credentials are not reloaded, the old ones go on: %s", error)
+            self._watch.failed(error)
             self.when_read(False)
             return False
         _log.info("credentials reloaded from %s", self._path)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -375,6 +377,26 @@ async def test_right_taken_away_ends_a_session_that_repeats_a_page(tmp_path: Pat
         with pytest.raises(CallFailed, match="may not read table 'orders'"):
             await call()
         assert server.statistics().sessions_open == 0
+
+
+def test_credentials_that_could_not_be_read_for_want_of_descriptors_are_read_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else who was removed at that moment could go on until the file changes again."""
+    path, now = tmp_path / "credentials.toml", time.time()
+    path.write_text(CREDENTIALS)
+    credentials = CredentialsFile(path)
+    before = credentials.current()
+    path.write_text(CREDENTIALS.replace("principals.other", "principals.another"))
+
+    def none_left(*_: object, **_options: object) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with monkeypatch.context() as shortage:
+        shortage.setattr(Path, "read_text", none_left)
+        assert credentials.current() is before
+    monkeypatch.setattr(time, "time", lambda: now + 20)
+    assert credentials.current() is not before
 
 
 @pytest.mark.parametrize("text", [None, b"\xff\xfe", b"[others]"])
