@@ -670,6 +670,7 @@ class ServedBucket:
                 try:
                     write.offsets = await self._apply_pieces(pieces, write.transaction)
                 finally:
+                    self._writing = False
                     pieces.close()  # It may hold a snapshot, and files.
             except Exception:
                 # What was written of it is undone, here and now or when storage takes writes again: nothing can be
@@ -678,8 +679,6 @@ class ServedBucket:
                     with suppress(ScannerError):
                         await self._reopen(writable=True)
                 raise
-            finally:
-                self._writing = False
 
     async def _apply_pieces(
         self, pieces: Generator[Sequence[Mutation], None, None], transaction: TransactionShare

@@ -13,6 +13,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from scanner.errors import (
     ArgumentInvalid,
+    DiskFull,
     InternalError,
     ScannerError,
     SequenceInvalid,
@@ -32,7 +33,7 @@ from scanner.wire.queries import ScanQuery
 from tests.support.scans import description, filled_store, mutations, sample
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
+    from collections.abc import AsyncIterator, Callable, Generator, Sequence
     from contextlib import AbstractAsyncContextManager
     from pathlib import Path
 
@@ -357,6 +358,27 @@ async def test_the_log_is_read_beside_a_commit() -> None:
         async with bucket.beside_commits():
             ends.append(bucket.storage.log_end)
         assert ends == [1, 2]
+
+
+async def test_nothing_is_read_beside_a_share_that_is_undone() -> None:
+    """Storage is opened anew for that, and who read the log meanwhile would hold up the event loop."""
+
+    def pieces() -> Generator[Sequence[Mutation], None, None]:
+        yield BATCHES[0]
+        raise DiskFull("there is no room for more")
+
+    async with served() as (bucket, _, disk):
+        write = bucket.submit_pieces(pieces(), TransactionShare("load", 1))
+        disk.release(3)  # The first piece is read and written, the second one fails; the undoing waits.
+        await wait_all_tasks_blocked()
+        with trio.CancelScope() as scope:
+            scope.cancel()  # Whatever waits fails.
+            async with bucket.beside_commits():
+                pass
+        assert scope.cancelled_caught
+        disk.release()
+        with pytest.raises(DiskFull):
+            await write.wait_durable()
 
 
 async def test_a_scan_does_not_wait_for_what_a_commit_has_to_work_out() -> None:
