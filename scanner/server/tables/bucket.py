@@ -353,8 +353,8 @@ class ServedBucket:
 
     @property
     def only_written(self) -> bool:
-        """Whether it is used for writes alone: storage could be closed when they are done."""
-        if self._is_read or not self.is_open:
+        """Whether it is used for writes alone: storage could be closed when they are done, unless one has failed."""
+        if self._is_read or not self.is_open or self.storage.failure is not None:
             return False
         return self._at_work or (self._retired_by is None and self._writes.unsettled)
 

@@ -19,6 +19,7 @@ from scanner.errors import (
     SequenceInvalid,
     StoreFailed,
     TableNotFound,
+    TooManyFiles,
 )
 from scanner.server.config import ScannerConfig
 from scanner.server.tables.bucket import ServedBucket
@@ -654,6 +655,38 @@ async def test_a_bucket_that_is_written_without_a_pause_gives_way(tmp_path: Path
             await last.wait()
             assert (other.is_open, written.is_open) == (False, True)
             assert [write.error for write in writes] == [None] * 100
+            nursery.cancel_scope.cancel()
+
+
+@pytest.mark.rocks
+async def test_nobody_waits_for_room_that_a_failed_bucket_cannot_give(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its storage stays open, however its writes end: another bucket is refused, though somebody goes on writing."""
+
+    def fail(bucket: RocksBucket, database: Database, batch: WriteBatch) -> None:
+        bucket._fail(StoreFailed("the disk refused the sync"))
+        raise StoreFailed("nothing of this write is promised")
+
+    writes: list[PendingWrite] = []
+    with RocksStore.open(tmp_path) as store:
+        store.create_table(description(buckets=2))
+        async with trio.open_nursery() as nursery:
+            catalog = Catalog(store, ScannerConfig(buckets_open_max=1), nursery, inline)
+            table = await catalog.table("items")
+            failed = await catalog.bucket(table, 0)
+            monkeypatch.setattr(RocksBucket, "_make_durable", fail)
+
+            def write_again() -> None:
+                if len(writes) < 1000:
+                    writes.append(failed.submit(BATCHES[0], write_again))
+
+            write_again()
+            with pytest.raises(StoreFailed):
+                await writes[0].wait_durable()
+            with pytest.raises(TooManyFiles):
+                await catalog.bucket(table, 1)
+            assert len(writes) < 1000
             nursery.cancel_scope.cancel()
 
 
