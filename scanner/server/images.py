@@ -23,7 +23,7 @@ import trio
 
 from scanner.data.key_ranges import SplitWish
 from scanner.data.keys import ALL_KEYS
-from scanner.errors import ArgumentInvalid, DiskFull, ScannerError, StoreFailed, TableNotFound
+from scanner.errors import ArgumentInvalid, DiskFull, ScannerError, StoreClosed, StoreFailed, TableNotFound
 from scanner.server.failures import Failures
 from scanner.server.image_policy import Shown, Verdict, is_stale, judge
 from scanner.sources.image_builder import ImageBuilder
@@ -309,6 +309,11 @@ class ImageKeeper:
             try:
                 await self._write(writer, schema, hold, making, disk_bytes)
                 await self._run_blocking(functools.partial(writer.finish, bucket.image.naming))
+            except StoreClosed as error:
+                bucket.check_served()  # Where the table was dropped, that is the error.
+                raise StoreClosed(
+                    f"bucket {index} was opened anew after a failed write while its image was made; make it again"
+                ) from error
             finally:
                 writer.abort()
         finally:

@@ -15,7 +15,7 @@ import trio
 import trio.testing
 
 from scanner.data.table import TableDescription
-from scanner.errors import DiskFull, ScannerError, StoreFailed, TableNotFound
+from scanner.errors import DiskFull, ScannerError, StoreClosed, StoreFailed, TableNotFound
 from scanner.server.config import ScannerConfig
 from scanner.server.image_deltas import IN_USE_S, DeltaKeeper
 from scanner.server.images import UNUSED_S, ImageKeeper
@@ -27,6 +27,7 @@ from scanner.server.scan.tokens import Tokens
 from scanner.server.tables.catalog import Catalog
 from scanner.storage.images.removal import IMAGE_SUFFIX, UNFINISHED
 from scanner.storage.interface import Mutation
+from scanner.storage.rocksdb.bucket import RocksBucket
 from scanner.storage.rocksdb.store import RocksStore
 from scanner.wire.queries import ScanQuery
 from tests.support.opening import read
@@ -377,6 +378,24 @@ async def test_a_table_that_is_dropped_meanwhile_gets_no_image(tmp_path: Path) -
         with pytest.raises(TableNotFound, match="was dropped"):
             await at.make()
         assert files(tmp_path) == []
+
+
+async def test_an_image_of_a_bucket_that_is_opened_anew_meanwhile_is_to_be_made_again(tmp_path: Path) -> None:
+    """A write fails while it is made, and what was read of it is gone: the error says what has happened."""
+    async with serving(tmp_path) as at:
+        await at.create()
+        bucket = await at.bucket()
+
+        async def fail_and_recover() -> None:
+            assert isinstance(bucket.storage, RocksBucket)
+            bucket.storage._fail(StoreFailed("the disk refused the sync"))
+            await bucket.recover(at_once=True)
+
+        at.when_begun.append(fail_and_recover)
+        with pytest.raises(StoreClosed, match="opened anew after a failed write while its image was made"):
+            await at.make()
+        assert files(tmp_path) == []
+        await at.make()
 
 
 async def test_an_image_that_cannot_be_read_back_is_a_failure(tmp_path: Path) -> None:
