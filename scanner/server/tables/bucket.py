@@ -241,12 +241,12 @@ class ServedBucket:
             ScannerError: The bucket is retired, or cannot be read.
 
         Waits:
-            For the commit that runs now, if one does, and for storage; commits go on meanwhile.
+            For storage; commits go on meanwhile.
 
         Cancellation:
             Waits for storage.
         """
-        async with self.between_commits():
+        async with self.beside_commits():
             pass  # It is open and readable now.
         return await self._run_blocking(functools.partial(self.storage.split, wish, key_range))
 

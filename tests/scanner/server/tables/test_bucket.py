@@ -11,6 +11,8 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from scanner.data.key_ranges import SplitWish
+from scanner.data.keys import ALL_KEYS
 from scanner.errors import (
     ArgumentInvalid,
     DiskFull,
@@ -359,6 +361,19 @@ async def test_the_log_is_read_beside_a_commit() -> None:
         async with bucket.beside_commits():
             ends.append(bucket.storage.log_end)
         assert ends == [1, 2]
+
+
+async def test_a_bucket_is_split_beside_a_commit() -> None:
+    """Cuts are an estimate: nobody has to wait for minutes until a large share is applied."""
+    async with served() as (bucket, _, disk):
+        write = bucket.submit(BATCHES[0])
+        await wait_all_tasks_blocked()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(bucket.split, SplitWish(splits=2), ALL_KEYS)
+            await wait_all_tasks_blocked()
+            assert disk.let.statistics().tasks_waiting == 2  # The commit, and the splitting itself.
+            disk.release(2)
+        await write.wait_durable()
 
 
 async def test_nothing_is_read_beside_a_share_that_is_undone() -> None:
