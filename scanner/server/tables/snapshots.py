@@ -188,19 +188,7 @@ class SnapshotRegistry:
             TooManyScans: As many are held as the server allows.
             StoreClosed: The bucket was closed.
         """
-        held = self.acquire(self._bucket.log_end)
-        if held is not None:
-            return held
-        self._pool.open_one()
-        opened = False
-        try:
-            shared = SharedSnapshot(self, self._bucket.open_snapshot())
-            opened = True
-        finally:
-            if not opened:
-                self._pool.snapshots_open -= 1
-        self._snapshots[shared.snapshot.log_offset] = shared
-        return SnapshotHold(self, shared)
+        return self.acquire(self._bucket.log_end) or self.adopt(self._bucket.open_snapshot())
 
     def adopt(self, snapshot: BucketSnapshot) -> SnapshotHold:
         """Hold a snapshot that was opened elsewhere, such as a checkpoint's; it is this registry's from now on.
