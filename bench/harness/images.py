@@ -44,7 +44,7 @@ def write_image(
     history = bucket.lineage.history_of(bucket.log_end)
     header = ImageHeader(store.table_id(table), index, codec.schema_id, bucket.log_end, history, codec.schema)
     path.parent.mkdir(parents=True, exist_ok=True)
-    writer, scan = ImageWriter(path, header, _ANY), bucket.open_scan()
+    writer, scan = ImageWriter(path, header, _ANY), bucket.open_snapshot().scan()
     try:
         while len(read := scan.read(rows_max, bytes_max)):
             last_key = read.block.key_of(len(read) - 1, codec, key_codec)()

@@ -134,7 +134,7 @@ def prepare(directory: Path, rows: int, changes: int) -> Prepared:
             bucket.commit([_upserts(store, range(start, min(rows, start + COMMIT_ROWS)), "old")])
         log_offset = bucket.log_end
         before = Pass()
-        _drive(_source(store, bucket.open_scan()), None, before)
+        _drive(_source(store, bucket.open_snapshot().scan()), None, before)
         _change(store, bucket, rows, log_offset + changes)
         return Prepared(
             log_offset=log_offset,
@@ -178,11 +178,11 @@ def measure(directory: Path, prepared: Prepared, bytes_max: int) -> Measured:
         bucket = store.bucket(TABLE.name, 0)
         limits = OverlayLimits(bytes_max=bytes_max, directory=directory)
         # What the first reads load (the block cache, Arrow's pools) is nobody's own cost.
-        _drive(_source(store, bucket.open_scan()), None, Pass())
+        _drive(_source(store, bucket.open_snapshot().scan()), None, Pass())
         for offset in range(prepared.log_offset, bucket.log_end, COMMIT_ROWS):
             bucket.read_change_block(offset, min(bucket.log_end, offset + COMMIT_ROWS), PAYLOAD_BYTES)
         live = Pass()
-        _drive(_source(store, bucket.open_scan()), None, live)
+        _drive(_source(store, bucket.open_snapshot().scan()), None, live)
         whole = Pass()
         scan = _as_of(bucket, prepared.log_offset, START, limits)
         _drive(_source(store, scan), scan, whole)
@@ -199,7 +199,7 @@ def measure(directory: Path, prepared: Prepared, bytes_max: int) -> Measured:
 
 def _as_of(bucket: Bucket, log_offset: int, position: Position, limits: OverlayLimits) -> AsOfScan:
     key_range = position.remaining(ALL_KEYS)
-    return AsOfScan(bucket, bucket.open_scan(key_range), log_offset, key_range, limits)
+    return AsOfScan(bucket, bucket.open_snapshot().scan(key_range), log_offset, key_range, limits)
 
 
 def _source(store: RocksStore, scan: BucketScan, position: Position = START) -> KvSource:

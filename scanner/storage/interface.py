@@ -189,7 +189,7 @@ class Bucket(Protocol):
 
     @property
     def open_iterators(self) -> int:
-        """Iterators that scans and snapshots of the live bucket hold open, and its readers: they pin the directory."""
+        """Iterators that snapshots of the live bucket and their scans hold, and its readers: they pin the directory."""
 
     @property
     def lineage(self) -> Lineage:
@@ -318,22 +318,15 @@ class Bucket(Protocol):
             StoreFailed, DataCorrupted, StoreClosed: see `prepare` and `commit_prepared`.
         """
 
-    def open_scan(self, key_range: KeyRange = ALL_KEYS) -> BucketScan:
-        """Open a scan as of `log_end`. Not while a commit runs: its changes would be seen but not counted.
-
-        Raises:
-            StoreClosed: the bucket was closed.
-        """
-
     def open_snapshot(self) -> BucketSnapshot:
-        """Open a snapshot as of `log_end`. Not while a commit runs, as `open_scan`.
+        """Open a snapshot as of `log_end`. Not while a commit runs: its changes would be seen but not counted.
 
         Raises:
             StoreClosed: the bucket was closed.
         """
 
     def open_reader(self) -> BucketReader:
-        """Open a reader of single rows as of `log_end`. Not while a commit runs, as `open_scan`.
+        """Open a reader of single rows as of `log_end`. Not while a commit runs, as `open_snapshot`.
 
         Raises:
             StoreClosed: the bucket was closed.

@@ -105,7 +105,7 @@ def as_of(
     limits: OverlayLimits | None = None,
 ) -> AsOfScan:
     """A scan as of an offset."""
-    live = bucket.open_scan(key_range)
+    live = bucket.open_snapshot().scan(key_range)
     return AsOfScan(bucket, live, log_offset, key_range, limits or OverlayLimits())
 
 

@@ -74,9 +74,14 @@ def scan_of(
     cache: BlockCache | None = None,
 ) -> ImageScan:
     """A scan of an image, with the row store behind it."""
-    open_rows = store.bucket(table, 0).open_scan
     return ImageScan(
-        image, key_range, store.key_codec(table), store.row_codec(table), open_rows, on_damage, cache=cache
+        image,
+        key_range,
+        store.key_codec(table),
+        store.row_codec(table),
+        lambda rest: store.bucket(table, 0).open_snapshot().scan(rest),
+        on_damage,
+        cache=cache,
     )
 
 
@@ -128,7 +133,7 @@ def scan_with_changes(
     delta.count_blocks(image.block_of)
 
     def from_rows(rest: KeyRange) -> BucketScan:
-        return AsOfScan(bucket, bucket.open_scan(rest), log_offset, rest, OverlayLimits())
+        return AsOfScan(bucket, bucket.open_snapshot().scan(rest), log_offset, rest, OverlayLimits())
 
     return kind(
         image,

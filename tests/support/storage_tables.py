@@ -69,11 +69,11 @@ def drain(scan: BucketScan, rows_max: int = 7, bytes_max: int = 1 << 20) -> list
 
 def contents(bucket: Bucket) -> dict[int, str | None]:
     """What a fresh scan of a bucket gives."""
-    scan = bucket.open_scan()
+    snapshot = bucket.open_snapshot()
     try:
-        return dict(drain(scan, rows_max=10_000))
+        return dict(drain(snapshot.scan(), rows_max=10_000))
     finally:
-        scan.close()
+        snapshot.close()
 
 
 def changes_of(bucket: Bucket, start: int | None = None) -> list[tuple[str, int, str | None]]:

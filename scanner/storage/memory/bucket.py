@@ -84,7 +84,7 @@ class MemoryBucket:
         self.contents = contents
         self._keys_of = keys_of
         self._clock = clock
-        self._open: set[MemorySnapshot | MemoryScan | MemoryReader] = set()
+        self._open: set[MemorySnapshot | MemoryReader] = set()
         self._closed = False
         self._began_history = False
         self._given_epochs = GivenEpochs()
@@ -261,13 +261,6 @@ class MemoryBucket:
             raise refusal
         self.commit_prepared(prepared)
         return prepared.offsets
-
-    def open_scan(self, key_range: KeyRange = ALL_KEYS) -> MemoryScan:
-        """See `Bucket.open_scan`."""
-        self._require_finished()
-        scan = MemoryScan(self.contents.rows, key_range, self.log_end, self._keys_of, self._open)
-        self._open.add(scan)
-        return scan
 
     def open_snapshot(self) -> MemorySnapshot:
         """See `Bucket.open_snapshot`."""
@@ -447,14 +440,14 @@ class MemorySnapshot:
         rows: dict[bytes, bytes],
         log_offset: int,
         keys_of: KeysOf,
-        among: set[MemorySnapshot | MemoryScan | MemoryReader],
+        among: set[MemorySnapshot | MemoryReader],
     ) -> None:
         self._rows = dict(rows)
         self.log_offset = log_offset
         """The snapshot shows the changes with a smaller offset, and no other."""
         self._keys_of = keys_of
         self._among = among
-        self._scans: set[MemorySnapshot | MemoryScan | MemoryReader] = set()
+        self._scans: set[MemoryScan] = set()
         self._closed = False
 
     def scan(self, key_range: KeyRange = ALL_KEYS, *, short: bool = False) -> MemoryScan:
@@ -491,7 +484,7 @@ class MemoryScan:
         key_range: KeyRange,
         log_offset: int,
         keys_of: KeysOf,
-        among: set[MemorySnapshot | MemoryScan | MemoryReader],
+        among: set[MemoryScan],
     ) -> None:
         keys = sorted(rows)
         start = bisect_left(keys, key_range.start)
@@ -540,7 +533,7 @@ class MemoryReader:
         self,
         rows: dict[bytes, bytes],
         log_offset: int,
-        among: set[MemorySnapshot | MemoryScan | MemoryReader],
+        among: set[MemorySnapshot | MemoryReader],
     ) -> None:
         self._rows = rows
         self.log_offset = log_offset

@@ -34,7 +34,6 @@ from scanner.storage.memory.bucket import (
     BucketContents,
     MemoryBucket,
     MemoryReader,
-    MemoryScan,
     MemorySnapshot,
 )
 from scanner.storage.memory.transaction_files import MemoryTransactionFiles, TransactionContents
@@ -241,7 +240,7 @@ class _MemoryTable:
     def __init__(self, contents: TableContents, clock: Callable[[], int]) -> None:
         self.use(contents)
         self.buckets = [MemoryBucket(self.keys_of, clock, bucket) for bucket in contents.buckets]
-        self._checkpoints: set[MemorySnapshot | MemoryScan | MemoryReader] = set()
+        self._checkpoints: set[MemorySnapshot | MemoryReader] = set()
 
     def use(self, contents: TableContents) -> None:
         self.contents = contents

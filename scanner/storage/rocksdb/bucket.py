@@ -16,7 +16,7 @@ Invariants:
    is dropped, so that a reader that misses a change can say why. Both are ends of entries, always.
 2. After a failed write or sync it is unknown what is on disk. The bucket then refuses commits and new scans
    until it is reopened (`RocksBucket.reopen`); scans opened before go on over their iterators, and the log is read.
-3. Every open scan, snapshot and reader is known here, and is closed before the database is. So are reads of the log.
+3. Every open snapshot and reader is known here, and is closed before the database is. So are reads of the log.
 4. A database that was closed for being idle is opened again when the bucket is used next; what is known of it stays.
 5. What a commit leaves `unfinished` is behind `log_end`, and no scan is opened beside it. Once the bucket was opened
    anew, nothing of it is there (`scanner.storage.rocksdb.unfinished`).
@@ -100,8 +100,7 @@ from scanner.storage.rocksdb.log import (
 from scanner.storage.rocksdb.log_reader import LogReader
 from scanner.storage.rocksdb.manifest_length import require_manifest_length, write_manifest_length
 from scanner.storage.rocksdb.point_reads import RocksReader
-from scanner.storage.rocksdb.readers import CheckedIterator, Reading, ValuesReader, stored_values
-from scanner.storage.rocksdb.scan import RocksScan
+from scanner.storage.rocksdb.readers import CheckedIterator, Reading, stored_values
 from scanner.storage.rocksdb.snapshot import RocksSnapshot
 from scanner.storage.rocksdb.unfinished import UNFINISHED_KEY, undo_unfinished, unfinished_range
 from scanner.storage.rocksdb.untouched import open_readable
@@ -182,7 +181,6 @@ class RocksBucket:
         self._identity = identity
         self._clock = clock
         self._reading = Reading.of(resources.config)
-        self._scans: set[RocksScan] = set()
         self._snapshots: set[RocksSnapshot] = set()
         self._readers: set[RocksReader] = set()
         self._failure: ScannerError | None = None
@@ -259,8 +257,7 @@ class RocksBucket:
     @property
     def open_iterators(self) -> int:
         """See `Bucket.open_iterators`."""
-        held_by_scans = sum(scan.iterators for scan in self._scans)
-        return held_by_scans + sum(snapshot.iterators for snapshot in self._snapshots) + len(self._readers)
+        return sum(snapshot.iterators for snapshot in self._snapshots) + len(self._readers)
 
     @property
     def lineage(self) -> Lineage:
@@ -339,17 +336,6 @@ class RocksBucket:
             raise refusal
         self.commit_prepared(prepared)
         return prepared.offsets
-
-    def open_scan(self, key_range: KeyRange = ALL_KEYS) -> RocksScan:
-        """See `Bucket.open_scan`."""
-        with self._using() as database:
-            self._require_finished()
-            checked = CheckedIterator(database.kv, self._path, self._reading, key_range)
-            values = stored_values(database.kv, self._path, self._reading, key_range)
-            reader = ValuesReader(values, checked, key_range, self._keys_of, owns_checked=True)
-            scan = RocksScan(reader, self._path, self._range.end, self._keys_of, self._scans.discard)
-            self._scans.add(scan)
-            return scan
 
     def open_snapshot(self) -> RocksSnapshot:
         """See `Bucket.open_snapshot`."""
@@ -465,7 +451,7 @@ class RocksBucket:
                 raise StoreClosed(f"bucket {self._path} was closed")
 
     def close(self) -> None:
-        """Close every scan, snapshot and reader, then the database; its directory is free then. Idempotent.
+        """Close every snapshot and reader, then the database; its directory is free then. Idempotent.
 
         Lets a commit that is running in another thread finish first, and ends a compaction.
         """
@@ -500,7 +486,7 @@ class RocksBucket:
 
     def close_idle(self) -> None:
         """See `Bucket.close_idle`."""
-        held = self._snapshots or self._scans or self._readers
+        held = self._snapshots or self._readers
         if self._database is not None and self._failure is None and not held:
             self.suspend()
 
@@ -592,8 +578,6 @@ class RocksBucket:
     def _close_readers(self) -> None:
         for snapshot in list(self._snapshots):
             snapshot.close()
-        for scan in list(self._scans):
-            scan.close()
         for reader in list(self._readers):
             reader.close()
 

@@ -125,14 +125,13 @@ class CheckedIterator:
         kv: The column family; the iterator shows it as it is now.
         path: Directory of the bucket, for messages.
         reading: How to read.
-        key_range: What it can be asked for.
     """
 
-    def __init__(self, kv: Rdict, path: Path, reading: Reading, key_range: KeyRange = ALL_KEYS) -> None:
+    def __init__(self, kv: Rdict, path: Path, reading: Reading) -> None:
         self.path = path
         self._moved_by: object = None
         with rocksdb_errors(path):
-            self._iterator: RdictIter | None = kv.iter(reading.options(kv, key_range))
+            self._iterator: RdictIter | None = kv.iter(reading.options(kv, ALL_KEYS))
 
     @property
     def is_open(self) -> bool:
@@ -221,28 +220,20 @@ class ValuesReader:
         checked: For the proof.
         key_range: The range.
         keys_of: Keys of stored rows.
-        owns_checked: `checked` is this reader's alone, and is closed with it.
     """
 
     def __init__(
-        self,
-        values: Iterator[bytes],
-        checked: CheckedIterator,
-        key_range: KeyRange,
-        keys_of: KeysOf,
-        *,
-        owns_checked: bool = False,
+        self, values: Iterator[bytes], checked: CheckedIterator, key_range: KeyRange, keys_of: KeysOf
     ) -> None:
         self._values: Iterator[bytes] | None = values
         self._checked = checked
         self._range = key_range
         self._keys_of = keys_of
-        self._owns_checked = owns_checked
 
     @property
     def iterators(self) -> int:
         """See `RowReader.iterators`."""
-        return (self._values is not None) + (self._owns_checked and self._checked.is_open)
+        return int(self._values is not None)
 
     def next_rows(self, count: int) -> list[bytes]:
         """See `RowReader.next_rows`."""
@@ -262,8 +253,6 @@ class ValuesReader:
     def close(self) -> None:
         """See `RowReader.close`."""
         self._values = None
-        if self._owns_checked:
-            self._checked.close()
 
 
 class SharedReader:

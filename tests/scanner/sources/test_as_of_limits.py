@@ -78,7 +78,7 @@ def test_rows_that_no_change_touches_pass_untouched() -> None:
     store = memory_store()
     bucket = store.bucket("items", 0)
     commit(bucket, [[(number, "old") for number in range(100)], [(55, "new")]])
-    live = bucket.open_scan()
+    live = bucket.open_snapshot().scan()
     reads: list[Rows] = []
     original = live.read
 
@@ -147,7 +147,7 @@ def test_a_log_that_no_longer_reaches_back_is_refused_at_once() -> None:
     bucket.truncate_log(50)
     oldest = bucket.log_start
     assert oldest > 20
-    live = bucket.open_scan()
+    live = bucket.open_snapshot().scan()
     with pytest.raises(SnapshotLost, match=f"starts at {oldest}") as refused:
         AsOfScan(bucket, live, oldest - 1, ALL_KEYS, OverlayLimits())
     assert refused.value.oldest_offset == oldest
@@ -235,7 +235,7 @@ def test_closing_at_any_time_leaves_nothing(reads: int, tmp_path: Path) -> None:
     """While building, spilling or merging: files and live scan are closed, and further reads say so."""
     bucket = memory_store().bucket("items", 0)
     commit(bucket, HISTORY)
-    live = bucket.open_scan()
+    live = bucket.open_snapshot().scan()
     scan = AsOfScan(bucket, live, 0, ALL_KEYS, replace(TINY, directory=tmp_path))
     for _ in range(reads):
         scan.read(1, EVERYTHING)

@@ -89,7 +89,7 @@ def test_columns_that_were_added_since_read_as_null(tmp_path: Path) -> None:
     image = write_image(tmp_path / "image", store)
     store.add_column("items", pa.field("colour", pa.string()))
     query = ScanQuery(table="items", columns=("id", "colour"))
-    expected = drive(source_over(store.bucket("items", 0).open_scan(), store, query))
+    expected = drive(source_over(store.bucket("items", 0).open_snapshot().scan(), store, query))
     batches = drive(source_over(scan_of(image, store), store, query))
 
     assert table_of(batches, batches[0].rows.schema).equals(table_of(expected, expected[0].rows.schema))
@@ -109,7 +109,7 @@ def test_a_damaged_block_is_read_from_the_row_store(tmp_path: Path) -> None:
         file.seek(-1, os.SEEK_CUR)
         file.write(bytes((byte[0] ^ 1,)))
     told: list[ImageDamaged] = []
-    expected = source_over(STORE.bucket("items", 0).open_scan(), STORE, ScanQuery(table="items"))
+    expected = source_over(STORE.bucket("items", 0).open_snapshot().scan(), STORE, ScanQuery(table="items"))
     source = source_over(scan_of(image, STORE, on_damage=told.append), STORE, ScanQuery(table="items"))
     batches = drive(source)
 
@@ -172,7 +172,7 @@ def test_images_and_stored_rows_give_the_same_scan(tmp_path: Path, data: st.Data
         row_limit=data.draw(st.none() | st.integers(0, 600)),
         range=key_range,
     )
-    reference = source_over(store.bucket("items", 0).open_scan(key_range), store, query)
+    reference = source_over(store.bucket("items", 0).open_snapshot().scan(key_range), store, query)
     expected = drive(reference)
 
     batches: list[Batch] = []
@@ -181,7 +181,9 @@ def test_images_and_stored_rows_give_the_same_scan(tmp_path: Path, data: st.Data
         remaining = position.remaining(key_range)
         from_image = data.draw(st.booleans())
         scan = (
-            scan_of(image, store, remaining) if from_image else store.bucket("items", 0).open_scan(remaining)
+            scan_of(image, store, remaining)
+            if from_image
+            else store.bucket("items", 0).open_snapshot().scan(remaining)
         )
         source = source_over(scan, store, query, position)
         batches += drive(source, data.draw(st.integers(1, 20_000)), cut)
@@ -209,7 +211,7 @@ def test_a_builder_fills_blocks(tmp_path: Path) -> None:
     codec, key_codec = store.row_codec("items"), store.key_codec("items")
     header = ImageHeader(0, 0, 0, 20_000, bytes(16), codec.schema)
     writer = ImageWriter(tmp_path / "image", header, ANY)
-    scan = store.bucket("items", 0).open_scan()
+    scan = store.bucket("items", 0).open_snapshot().scan()
     builder = ImageBuilder(scan, writer, codec, key_codec, BLOCK_BYTES_MIN)
     while builder.read():
         builder.write()
@@ -261,7 +263,7 @@ def test_changes_are_laid_over_an_image(tmp_path: Path, data: st.DataObject) -> 
     )
 
     def row_store(rest: KeyRange) -> AsOfScan:
-        return AsOfScan(bucket, bucket.open_scan(rest), log_offset, rest, OverlayLimits())
+        return AsOfScan(bucket, bucket.open_snapshot().scan(rest), log_offset, rest, OverlayLimits())
 
     reference = source_over(row_store(key_range), store, query)
     expected = drive(reference)
@@ -317,7 +319,9 @@ def test_scans_share_what_they_merge(tmp_path: Path, data: st.DataObject) -> Non
                 st.just(ALL_KEYS) | st.builds(lambda low: KeyRange(codec.encode([low]), b""), number)
             )
             scan = scan_with_changes(image, store, delta, log_offset, key_range, cache=cache)
-            expected = AsOfScan(bucket, bucket.open_scan(key_range), log_offset, key_range, OverlayLimits())
+            expected = AsOfScan(
+                bucket, bucket.open_snapshot().scan(key_range), log_offset, key_range, OverlayLimits()
+            )
             rows_max = data.draw(st.sampled_from([50, 1]))
             source, reference = (
                 source_over(each, store, ScanQuery(table="items", range=key_range), rows_max=rows_max)
@@ -342,7 +346,7 @@ def test_what_is_merged_is_kept_until_it_changes(tmp_path: Path) -> None:
         scan = scan_with_changes(image, store, delta, bucket.log_end, cache=cache)
         source = source_over(scan, store, query)
         batches = drive(source)
-        reference = source_over(bucket.open_scan(), store, query)
+        reference = source_over(bucket.open_snapshot().scan(), store, query)
         assert table_of(batches).equals(table_of(drive(reference)))
         assert source.position == reference.position
         found.append((batches[1].encoded is not None, scan.blocks_cached))
@@ -372,7 +376,7 @@ def test_who_reads_some_columns_keeps_nothing(tmp_path: Path) -> None:
     for all_columns in (False, False, False, True, False):
         scan = scan_with_changes(image, store, delta, bucket.log_end, cache=cache, all_columns=all_columns)
         rows = table_of(drive(source_over(scan, store, query)), pa.schema([SCHEMA.field("name")]))
-        assert rows == table_of(drive(source_over(bucket.open_scan(), store, query)), rows.schema)
+        assert rows == table_of(drive(source_over(bucket.open_snapshot().scan(), store, query)), rows.schema)
         sizes.append(cache.size_bytes)
     # The second one keeps the blocks as they are in the image.
     assert sizes[0] == 0 < sizes[1] == sizes[2] < sizes[3] == sizes[4]
@@ -393,7 +397,7 @@ def test_rows_in_front_of_a_block_are_kept_with_it_or_not_at_all(tmp_path: Path)
             query,
             rows_max=rows_max,
         )
-        reference = source_over(bucket.open_scan(), store, query)
+        reference = source_over(bucket.open_snapshot().scan(), store, query)
         assert table_of(drive(source)).equals(table_of(drive(reference)))
         assert source.position == reference.position
 
@@ -421,7 +425,7 @@ def test_damage_behind_merged_blocks_costs_no_row(tmp_path: Path) -> None:
     bucket = store.bucket("items", 0)
     delta = ImageDelta(bucket, bucket.log_end, ANY)
     changed(store, [10, 70, 150, 500], [11, 160])
-    expected = drive(source_over(bucket.open_scan(), store, ScanQuery(table="items")))
+    expected = drive(source_over(bucket.open_snapshot().scan(), store, ScanQuery(table="items")))
     for read in range(5):
         source = source_over(
             scan_with_changes(image, store, delta, bucket.log_end), store, ScanQuery(table="items")
@@ -453,12 +457,12 @@ def test_without_its_changes_an_image_is_given_up(tmp_path: Path, how: str) -> N
         ALL_KEYS,
         store.key_codec("items"),
         store.row_codec("items"),
-        bucket.open_scan,
+        lambda rest: bucket.open_snapshot().scan(rest),
         told.append,
         delta.as_of(bucket.log_end, ALL_KEYS),
     )
     batches = drive(source_over(scan, store, ScanQuery(table="items")))
-    expected = drive(source_over(bucket.open_scan(), store, ScanQuery(table="items")))
+    expected = drive(source_over(bucket.open_snapshot().scan(), store, ScanQuery(table="items")))
 
     assert table_of(batches).equals(table_of(expected))
     (damage,) = told

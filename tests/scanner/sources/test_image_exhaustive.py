@@ -128,7 +128,7 @@ class Setting:
         return self.delta.as_of(self.log_offset, key_range)
 
     def _row_scan(self, key_range: KeyRange) -> AsOfScan:
-        live = self.bucket.open_scan(key_range)
+        live = self.bucket.open_snapshot().scan(key_range)
         return AsOfScan(self.bucket, live, self.log_offset, key_range, OverlayLimits())
 
     def _source(self, scan: RowScan, position: Position) -> KvSource:

@@ -121,7 +121,7 @@ def test_a_changed_block_is_read(tmp_path: Path, kind: str) -> None:
     query = ScanQuery(table="items", predicates=(comparison("price", Operator.LESS, 0.0),))
     scan = skipping_scan(image, store, query, store.bucket("items", 0).log_end)
     source = source_over(scan, store, query)
-    expected = source_over(store.bucket("items", 0).open_scan(), store, query)
+    expected = source_over(store.bucket("items", 0).open_snapshot().scan(), store, query)
 
     assert table_of(drive(source)).column("id").to_pylist() == puts
     drive(expected)

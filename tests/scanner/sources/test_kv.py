@@ -78,7 +78,7 @@ class OpenSource:
     def _scan(self, store: MemoryStore, key_range: KeyRange, rows_max: int, bytes_max: int) -> RowScan:
         bucket = store.bucket("items", 0)
         if self._images is None:
-            return bucket.open_scan(key_range)
+            return bucket.open_snapshot().scan(key_range)
         made = (id(store), bucket.log_end, rows_max, bytes_max)
         if made not in self._made:
             path = self._images / f"{len(self._made)}"
@@ -88,7 +88,7 @@ class OpenSource:
             key_range,
             store.key_codec("items"),
             store.row_codec("items"),
-            bucket.open_scan,
+            lambda rest: bucket.open_snapshot().scan(rest),
             unexpected_damage,
         )
 
@@ -303,7 +303,7 @@ def test_a_closed_source_is_closed(open_source: OpenSource) -> None:
 
 def test_a_refused_source_closes_its_scan() -> None:
     """What the source was given is freed, though nobody gets the source."""
-    scan = STORE.bucket("items", 0).open_scan()
+    scan = STORE.bucket("items", 0).open_snapshot().scan()
     query = ScanQuery(table="items", columns=("colour",))
     with pytest.raises(ColumnNotFound):
         KvSource(

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 def test_an_empty_bucket_scans_to_a_proven_end(store: Store) -> None:
     """An empty bucket opens, yields nothing, ends, and says so again."""
-    scan = store.bucket("items", 0).open_scan()
+    scan = store.bucket("items", 0).open_snapshot().scan()
     assert scan.log_offset == 0
     assert not scan.read(10, 1000)
     assert scan.read(10, 1000).last_key is None
@@ -48,7 +48,7 @@ def test_rows_come_in_key_order_whatever_the_order_of_the_writes(store: Store) -
     """A scan yields every live row once, in key order, negative keys first."""
     bucket = store.bucket("items", 0)
     bucket.commit([puts([(3, "c"), (-1, "n"), (2, None)]), puts([(0, "z")])])
-    assert drain(bucket.open_scan()) == [(-1, "n"), (0, "z"), (2, None), (3, "c")]
+    assert drain(bucket.open_snapshot().scan()) == [(-1, "n"), (0, "z"), (2, None), (3, "c")]
 
 
 def test_a_commit_tells_each_group_its_offsets(store: Store) -> None:
@@ -93,7 +93,7 @@ def test_a_scan_does_not_see_later_commits(store: Store) -> None:
     """Rows written, replaced or deleted after the open are invisible, even to reads that come later."""
     bucket = store.bucket("items", 0)
     bucket.commit([puts((number, "old") for number in range(20))])
-    scan = bucket.open_scan()
+    scan = bucket.open_snapshot().scan()
     first = scan.read(5, 1 << 20)
     bucket.commit([[put(6, "new"), delete(7), put(99, "new"), put(-1, "new")]])
     assert scan.log_offset == 20
@@ -105,7 +105,7 @@ def test_two_scans_of_a_bucket_progress_independently(store: Store) -> None:
     """Interleaved reads of two scans each give the whole state."""
     bucket = store.bucket("items", 0)
     bucket.commit([puts((number, "x") for number in range(9))])
-    one, two = bucket.open_scan(), bucket.open_scan()
+    one, two = bucket.open_snapshot().scan(), bucket.open_snapshot().scan()
     assert len(one.read(4, 1000)) == 4
     assert len(drain(two, rows_max=1)) == 9
     assert len(drain(one)) == 5
@@ -125,21 +125,21 @@ def test_a_range_has_its_start_and_not_its_end(
         b"" if start is None else item_key(start),
         b"" if end is None else item_key(end),
     )
-    assert len(drain(bucket.open_scan(key_range), rows_max=2)) == expected
+    assert len(drain(bucket.open_snapshot().scan(key_range), rows_max=2)) == expected
 
 
 def test_last_key_is_the_key_of_the_last_row(store: Store) -> None:
     """What a read yields knows the key to continue from."""
     bucket = store.bucket("items", 0)
     bucket.commit([puts((number, "x") for number in range(10))])
-    assert bucket.open_scan().read(4, 1 << 20).last_key == item_key(3)
+    assert bucket.open_snapshot().scan().read(4, 1 << 20).last_key == item_key(3)
 
 
 def test_a_read_is_bounded_by_bytes_but_never_empty(store: Store) -> None:
     """A byte limit smaller than a row yields one row; otherwise the rows stay within it."""
     bucket = store.bucket("items", 0)
     bucket.commit([puts((number, "x" * (1000 if number % 2 else 1)) for number in range(40))])
-    scan = bucket.open_scan()
+    scan = bucket.open_snapshot().scan()
     assert len(scan.read(100, 1)) == 1
     assert len(scan.read(100, 10)) == 1
     seen = 2
@@ -153,7 +153,7 @@ def test_close_is_idempotent_and_then_the_scan_refuses(store: Store) -> None:
     """A closed scan raises StoreClosed; it does not look like the end."""
     bucket = store.bucket("items", 0)
     bucket.commit([[put(1, "a")]])
-    scan = bucket.open_scan()
+    scan = bucket.open_snapshot().scan()
     scan.close()
     scan.close()
     for _ in range(2):
@@ -234,7 +234,7 @@ def test_dropping_a_table_ends_its_scans_with_an_error(store: Store) -> None:
     """A scan of a dropped table raises StoreClosed; a new table of the name starts empty."""
     bucket = store.bucket("items", 0)
     bucket.commit([puts((number, "x") for number in range(10))])
-    scan = bucket.open_scan()
+    scan = bucket.open_snapshot().scan()
     scan.read(1, 1)
     store.drop_table("items")
     with pytest.raises(StoreClosed):
@@ -248,13 +248,13 @@ def test_dropping_a_table_ends_its_scans_with_an_error(store: Store) -> None:
 def test_a_closed_store_refuses_everything(store: Store) -> None:
     """After close, scans, buckets and the store itself raise StoreClosed; closing again is fine."""
     bucket = store.bucket("items", 0)
-    scan = bucket.open_scan()
+    scan = bucket.open_snapshot().scan()
     store.close()
     store.close()
     with pytest.raises(StoreClosed):
         scan.read(1, 1)
     with pytest.raises(StoreClosed):
-        bucket.open_scan()
+        bucket.open_snapshot().scan()
     with pytest.raises(StoreClosed):
         bucket.read_changes(0, 0)
     with pytest.raises(StoreClosed):
@@ -291,7 +291,7 @@ def test_the_log_replays_to_the_rows_at_every_commit(
                     model[number] = text
         offsets = bucket.commit(mutations)
         assert [start for start, _ in offsets[1:]] == [end for _, end in offsets[:-1]]
-        scans.append((bucket.open_scan(), dict(model)))
+        scans.append((bucket.open_snapshot().scan(), dict(model)))
     assert contents(bucket) == model == replayed(bucket)
     for scan, expected in scans:
         assert dict(drain(scan, rows_max=2)) == expected == replayed(bucket, scan.log_offset)

@@ -135,21 +135,21 @@ def test_the_end_of_the_bucket_ends_its_snapshots(store: Store, ending: str) -> 
 
 
 def test_what_is_held_open_is_counted(store: Store) -> None:
-    """Open scans and snapshots count; closed ones, ended ones and those that share nothing of their own do not."""
+    """Snapshots and readers count; closed ones, and scans that are ended, closed or share the snapshot's do not."""
     bucket = store.bucket("items", 0)
     bucket.commit([puts(_OLD)])
     assert bucket.open_iterators == 0
-    ended, closed = bucket.open_scan(), bucket.open_scan()
-    held = bucket.open_iterators
-    assert held >= 2
-    snapshot = bucket.open_snapshot()
-    assert bucket.open_iterators == held + 1
+    snapshot, closed, reader = bucket.open_snapshot(), bucket.open_snapshot(), bucket.open_reader()
+    assert bucket.open_iterators == 3
+    ended, left = snapshot.scan(), snapshot.scan()
+    assert bucket.open_iterators >= 3
     bucket.commit([[delete(1)]])
-    shared = snapshot.scan()
-    shared.read(3, 1 << 20)
-    assert bucket.open_iterators == held + 1
+    snapshot.scan().read(3, 1 << 20)
     drain(ended)
+    left.close()
+    assert bucket.open_iterators == 3
     closed.close()
+    reader.close()
     assert bucket.open_iterators == 1
     snapshot.close()
     assert bucket.open_iterators == 0

@@ -74,7 +74,7 @@ def shares(bucket: Bucket, ranges: Sequence[KeyRange]) -> list[int]:
     """The bytes of the rows of each range, as they are before compression."""
     sizes = []
     for key_range in ranges:
-        scan, size = bucket.open_scan(key_range), 0
+        scan, size = bucket.open_snapshot().scan(key_range), 0
         while rows := scan.read(10_000, 1 << 24):
             size += sum(map(len, rows.rows))
         scan.close()

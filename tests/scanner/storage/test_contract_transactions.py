@@ -171,11 +171,11 @@ def test_an_unfinished_share_is_seen_when_its_last_part_is_written(
     """Until then the log ends where it did and nothing can be opened; afterwards the parts follow each other."""
     bucket = store.bucket("items", 0)
     bucket.commit([puts((number, "old") for number in range(4))])
-    before = bucket.open_scan()
+    before = bucket.open_snapshot().scan()
     apply(bucket, [put(0, "new"), delete(1)], unfinished=True)
     apply(bucket, [put(0, "newer"), put(9, "more")], unfinished=True)
     assert bucket.log_end == 4
-    for opening in (bucket.open_scan, bucket.open_snapshot, bucket.open_reader):
+    for opening in (bucket.open_snapshot, bucket.open_reader):
         with pytest.raises(StoreFailed):
             opening()
     assert [len(before.read(10, 1000).rows)] == [4]

@@ -66,7 +66,7 @@ def test_large_rows_behind_small_ones_end_a_piece(tmp_path: Path, memory: None) 
         bucket = opened.bucket("items", 0)
         bucket.commit([puts((number, "x") for number in range(small))])
         bucket.commit([puts((number, "x" * large_bytes) for number in range(small, small + large))])
-        scan, count = bucket.open_scan(), 0
+        scan, count = bucket.open_snapshot().scan(), 0
         tracemalloc.reset_peak()
         before = tracemalloc.get_traced_memory()[0]
         while rows := scan.read(1000, READ_BYTES).rows:
@@ -83,7 +83,7 @@ def test_large_rows_behind_small_ones(
     monkeypatch.setattr(row_block, "BLOCK_BYTES_MAX", rows_in_a_block * ROW_BYTES + ROW_BYTES // 2)
     bucket = store.bucket("items", 0)
     bucket.commit([puts((number, "x" * ROW_BYTES) for number in range(ROWS + 2000, 2 * ROWS + 2000))])
-    scan = bucket.open_scan()
+    scan = bucket.open_snapshot().scan()
     keys: list[bytes] = []
     while len(read := scan.read(1000, READ_BYTES)):
         keys += read.keys_of(read.rows)

@@ -72,7 +72,7 @@ async def opened(
     query = query or ScanQuery(table="items")
     async with trio.open_nursery() as nursery:
         bucket = ServedBucket(store.bucket("items", 0), CONFIG, nursery, inline)
-        counted = CountedScan(bucket.storage.open_scan(position.remaining(query.range)), before)
+        counted = CountedScan(bucket.storage.open_snapshot().scan(position.remaining(query.range)), before)
         source = KvSource(
             counted,
             table,

@@ -63,7 +63,7 @@ def contents(store: Store) -> dict[str, Any]:
                 states[str(checkpoint.log_offset)] = _plain(codec.decode(_rows(snapshot.scan())))
                 snapshot.close()
             found[f"{table.name}[{index}]"] = {
-                "rows": _plain(codec.decode(_rows(bucket.open_scan()))),
+                "rows": _plain(codec.decode(_rows(bucket.open_snapshot().scan()))),
                 "kinds": [change.kind.symbol for change in changes],
                 "changes": _plain(codec.decode([change.row for change in changes])),
                 "checkpoints": states,
@@ -85,7 +85,7 @@ def fold(bucket: Bucket) -> list[bytes]:
 
 def rows_of(bucket: Bucket) -> list[bytes]:
     """The stored rows of a bucket, in key order."""
-    return _rows(bucket.open_scan())
+    return _rows(bucket.open_snapshot().scan())
 
 
 def _rows(scan: Any) -> list[bytes]:

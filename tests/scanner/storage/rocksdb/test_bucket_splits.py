@@ -63,7 +63,7 @@ def rows_in(bucket: RocksBucket, ranges: list[KeyRange]) -> list[int]:
     """How many rows each range has."""
     counts = []
     for each in ranges:
-        scan = bucket.open_scan(each)
+        scan = bucket.open_snapshot().scan(each)
         counts.append(len(drain(scan, rows_max=10_000, bytes_max=1 << 24)))
         scan.close()
     return counts

@@ -144,7 +144,7 @@ def test_damage_in_a_checkpoint_is_an_error_and_never_a_short_scan(tmp_path: Pat
             damaged += 1
     assert damaged >= 1
     with RocksStore.open(tmp_path, _CONFIG) as store:
-        assert len(drain(store.bucket("items", 0).open_scan(), 500)) == 5000
+        assert len(drain(store.bucket("items", 0).open_snapshot().scan(), 500)) == 5000
         scan = store.open_checkpoint("items", 0, checkpoint_id).scan()
         seen = 0
         with pytest.raises(DataCorrupted, match="checksum mismatch"):

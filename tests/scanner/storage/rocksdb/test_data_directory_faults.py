@@ -160,7 +160,7 @@ def all_entries(path: Path) -> list[TableEntry]:
 
 def contents_of(store: RocksStore, name: str) -> list[int]:
     """Keys of a table whose columns may have become more."""
-    scan = store.bucket(name, 0).open_scan()
+    scan = store.bucket(name, 0).open_snapshot().scan()
     try:
         keys: list[int] = []
         while read := scan.read(1000, 1 << 20):

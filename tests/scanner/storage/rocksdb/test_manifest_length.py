@@ -67,7 +67,9 @@ def test_wherever_a_manifest_is_cut_the_state_is_one_that_was(tmp_path: Path, ta
                 try:
                     with RocksStore.open(damaged) as store:
                         bucket = store.bucket(name, 0)
-                        assert read_all(bucket.open_scan()) == rows_as_of(everything[name], bucket.log_end)
+                        assert read_all(bucket.open_snapshot().scan()) == rows_as_of(
+                            everything[name], bucket.log_end
+                        )
                         assert bucket.lost_changes == len(everything[name]) - bucket.log_end
                 except DataCorrupted:
                     refused += 1

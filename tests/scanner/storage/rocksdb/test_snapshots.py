@@ -195,7 +195,7 @@ def test_closing_frees_the_directory_whoever_still_holds_what(tmp_path: Path) ->
             scan.read(1, 1)
         errors.append(caught)
     with RocksStore.open(tmp_path) as again:
-        assert len(drain(again.bucket("items", 0).open_scan(), 500)) == 3000
+        assert len(drain(again.bucket("items", 0).open_snapshot().scan(), 500)) == 3000
 
 
 def test_a_row_that_vanishes_from_a_snapshot_is_damage(tmp_path: Path) -> None:
@@ -258,4 +258,4 @@ def test_a_close_ends_a_running_compaction(tmp_path: Path) -> None:
     # Whether it had finished, had not begun or was in the middle: it returned, and the directory is free.
     assert len(outcome) == 1
     with RocksStore.open(tmp_path) as again:
-        assert len(drain(again.bucket("items", 0).open_scan(), 5000)) == 40_000
+        assert len(drain(again.bucket("items", 0).open_snapshot().scan(), 5000)) == 40_000

@@ -253,7 +253,7 @@ def test_old_rows_read_as_null_in_a_new_column(tmp_path: Path) -> None:
         row = store.row_codec("items").encode_batch(batch)[0]
         store.bucket("items", 0).commit([[put(3, "x")._replace(key=key, row=row)]])
     with RocksStore.open(tmp_path) as store:
-        scan = store.bucket("items", 0).open_scan()
+        scan = store.bucket("items", 0).open_snapshot().scan()
         rows = scan.read(10, 1 << 20).rows
         assert not scan.read(10, 1 << 20)
         assert store.row_codec("items").decode(rows).to_pylist() == [
@@ -282,7 +282,7 @@ def test_a_bucket_whose_disk_refused_takes_nothing_until_it_is_reopened(tmp_path
         store.create_table(ITEMS)
         bucket = store.bucket("items", 0)
         bucket.commit([puts((number, "acknowledged") for number in range(100))])
-        scan = bucket.open_scan()
+        scan = bucket.open_snapshot().scan()
         with file_size_limit(64 * 1024), pytest.raises(StoreFailed, match="nothing of this write") as caught:
             bucket.commit([puts((number, "x" * 1000) for number in range(1000))])
         assert "\n" not in str(caught.value)
@@ -290,7 +290,7 @@ def test_a_bucket_whose_disk_refused_takes_nothing_until_it_is_reopened(tmp_path
         with pytest.raises(StoreFailed, match="until it is reopened"):
             bucket.commit([[put(1, "y")]])
         with pytest.raises(StoreFailed, match="until it is reopened"):
-            bucket.open_scan()
+            bucket.open_snapshot().scan()
         assert len(scan.read(1000, 1 << 20)) == 100
         assert not scan.read(1, 1)
         assert len(bucket.read_change_block(0, 100, 1 << 20)) == 100
