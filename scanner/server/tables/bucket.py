@@ -302,14 +302,18 @@ class ServedBucket:
             async with self._room_for_files():
                 if self.storage.idle:
                     try:
-                        await self._run_blocking(self.storage.wake)
+                        await self._run_blocking(self._open_files)
                     except StoreClosed:
                         self.check_served()  # Where the table was dropped, that is the error.
                         raise
-                    await self._run_blocking(self.image.open)
         finally:
             self._waking = None
             opened.set()
+
+    def _open_files(self) -> None:
+        """Storage and image, in one go: who is cancelled between them would leave the image closed."""
+        self.storage.wake()
+        self.image.open()
 
     async def fetch(self, read: Callable[[], None]) -> None:
         """Run what a scan has to read from the disk."""

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from scanner.server.config import ScannerConfig
     from scanner.server.tables.commit_floor import CommitTimeFloor
     from scanner.server.tables.open_scan import OpenScan
-    from scanner.storage.interface import Store
+    from scanner.storage.interface import Bucket, Store
     from scanner.tasks import RunBlocking
     from scanner.wire.queries import ScanQuery
 
@@ -262,9 +262,7 @@ class Catalog:
         return served
 
     async def _open_bucket(self, table: ServedTable, index: int) -> ServedBucket:
-        name = table.description.name
-        storage = await self._run_blocking(functools.partial(self._store.bucket, name, index))
-        image = await self._run_blocking(functools.partial(self._load_image, table, index))
+        storage, image = await self._run_blocking(functools.partial(self._open_files, table, index))
         return ServedBucket(
             storage,
             self._config,
@@ -278,11 +276,13 @@ class Catalog:
             self._room_for_files,
         )
 
-    def _load_image(self, table: ServedTable, index: int) -> BucketImage:
+    def _open_files(self, table: ServedTable, index: int) -> tuple[Bucket, BucketImage]:
+        """Of a bucket, in one go: who is cancelled between them would leave open files that nobody knows of."""
+        storage = self._store.bucket(table.description.name, index)
         path = self._store.image_path(table.table_id, index)
         image = BucketImage(path, table.table_id, index, table.description.schema)
         image.open()
-        return image
+        return storage, image
 
     @asynccontextmanager
     async def _room_for_files(self) -> AsyncIterator[None]:

@@ -26,6 +26,7 @@ from scanner.errors import (
 from scanner.server.config import ScannerConfig
 from scanner.server.tables.bucket import ServedBucket
 from scanner.server.tables.catalog import Catalog
+from scanner.server.tables.images import BucketImage
 from scanner.server.tables.write_queue import PendingWrite, TransactionShare
 from scanner.sources.kv import KvSource
 from scanner.storage.rocksdb.bucket import RocksBucket
@@ -100,6 +101,16 @@ class Recorder:
 
     def __getattr__(self, name: str) -> object:
         return getattr(self.bucket, name)
+
+
+class OpenedImage(BucketImage):
+    """An image that tells whether it was opened."""
+
+    is_open = False
+
+    def open(self) -> None:
+        """Note it."""
+        self.is_open = True
 
 
 @asynccontextmanager
@@ -260,6 +271,31 @@ async def test_nobody_waits_for_the_writes_of_a_bucket_that_is_being_closed() ->
         assert not write.settled.is_set()
         closed.set()
         await write.wait_durable()
+
+
+async def test_who_goes_away_while_files_are_opened_leaves_them_known_and_whole() -> None:
+    """The bucket is among those whose files can be closed, and its image is open as its storage is."""
+    going = trio.CancelScope()
+
+    async def run_blocking(function: Callable[[], T]) -> T:
+        await trio.lowlevel.checkpoint_if_cancelled()
+        found = function()
+        going.cancel()  # As a thread, it ends all the same.
+        return found
+
+    async with trio.open_nursery() as nursery:
+        catalog = Catalog(filled_store(0), ScannerConfig(), nursery, run_blocking)
+        table = await catalog.table("items")
+        with trio.CancelScope() as going:
+            await catalog.bucket(table, 0)
+        assert list(table.buckets) == [0]
+
+        recorder = Recorder(filled_store(0).bucket("items", 0), idle=True)
+        image = OpenedImage()
+        bucket = ServedBucket(recorder, ScannerConfig(), nursery, run_blocking, image=image)  # type: ignore[arg-type]
+        with trio.CancelScope() as going:
+            await bucket.wake()
+        assert (bucket.is_open, image.is_open) == (True, True)
 
 
 async def test_writers_are_woken_whatever_is_queued_while_they_wait() -> None:
