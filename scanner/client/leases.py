@@ -241,6 +241,8 @@ class Lease:
         self._renewed_at = trio.current_time() - (info.ttl_s - info.remaining_s)
         self._given_up = False
         """The caller has released everything itself; the lease is not lost."""
+        self._until_renewal = trio.CancelScope()
+        """Ends when the block renews it next."""
 
     @property
     def id(self) -> str:
@@ -295,6 +297,7 @@ class Lease:
         asked_at = trio.current_time()
         self.info = await self._leases.renew(self.id, ttl_s)
         self._renewed_at = asked_at
+        self._until_renewal.deadline = self._renewal_at  # It may have less time than before.
 
     async def release(self, table: str, *buckets: int) -> None:
         """Let go of buckets, of all of the table if none are named. Idempotent; without any it is gone."""
@@ -353,13 +356,16 @@ class Lease:
     async def _renew_until_lost(self) -> LeaseNotFound:
         """Renew from time to time; return why that came to an end."""
         while True:
-            await trio.sleep_until(self._renewed_at + self.info.ttl_s / _RENEWALS_PER_TTL)
-            if self._given_up:
-                self._renewed_at = (
-                    trio.current_time()
-                )  # Nothing to renew, unless something is acquired again.
+            with trio.move_on_at(self._renewal_at) as self._until_renewal:
+                await trio.sleep_forever()
+            if self._given_up:  # Nothing to renew, unless something is acquired again.
+                self._renewed_at = trio.current_time()
             elif (lost := await self._renew_in_time()) is not None and not self._given_up:
                 return lost
+
+    @property
+    def _renewal_at(self) -> float:
+        return self._renewed_at + self.info.ttl_s / _RENEWALS_PER_TTL
 
     async def _renew_in_time(self) -> LeaseNotFound | None:
         """Renew it, if need be again and again until its time is over; returns why it is lost, if it is."""

@@ -40,6 +40,20 @@ async def test_a_block_keeps_its_lease_alive(autojump_clock: trio.testing.MockCl
         assert await items.client.list_leases() == []
 
 
+async def test_a_block_keeps_a_lease_that_was_given_less_time(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """It is renewed by the time that it has now, and not by that with which its block began."""
+    async with (
+        open_virtual_items(50, config=CONFIG) as items,
+        await items.client.acquire_lease("items") as lease,
+    ):
+        await lease.renew(ttl_s=3)
+        with trio.move_on_after(100):
+            await trio.sleep_forever()
+        assert [each.ttl_s for each in await items.client.list_leases()] == [3]
+
+
 async def test_a_lease_has_one_block(autojump_clock: trio.testing.MockClock) -> None:
     """To enter it again, within its block or behind it, is refused, and does the block and the loop no harm."""
     async with open_virtual_items(50, config=CONFIG) as items:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -114,12 +115,14 @@ def opened(plan: ScanPlan) -> Iterator[Log]:
         yield Log(receiver, plan.schema)
 
 
-async def run(script: list[Step], columns: tuple[str, ...] = ()) -> Batches:
+async def run(
+    script: list[Step], columns: tuple[str, ...] = (), *, whole_commits: bool = False
+) -> Batches:
     """Let it happen; raise if the watermark says what is not so."""
-    plan = ScanPlan(table=TABLE, source=ScanSource.LOG, columns=columns)
+    plan = ScanPlan(table=TABLE, source=ScanSource.LOG, columns=columns, whole_commits=whole_commits)
     batches, logs = Batches(plan, CreditPool(0)), list(opened(plan))
     taken: list[set[int]] = [set() for _ in logs]
-    waiting, newest = 0, EPOCH - datetime.timedelta.resolution
+    newest = EPOCH - datetime.timedelta.resolution
 
     def check() -> None:
         nonlocal newest
@@ -134,10 +137,10 @@ async def run(script: list[Step], columns: tuple[str, ...] = ()) -> Batches:
                 if offset % 2 == 0 and EPOCH + datetime.timedelta(microseconds=time_us) <= watermark:
                     assert offset in offsets, f"change {offset} of {watermark} was not handed out"
 
-    async def take() -> bool:
+    def take() -> bool:
         try:
-            batch = await anext(batches)
-        except StopAsyncIteration:
+            batch = batches.next_nowait()
+        except (trio.WouldBlock, StopAsyncIteration):
             return False
         assert batches.bucket is not None
         taken[batches.bucket].update(batch.column(0).to_pylist())
@@ -148,9 +151,7 @@ async def run(script: list[Step], columns: tuple[str, ...] = ()) -> Batches:
         if kind == "commit":
             log.commit(first, second)
         elif kind == "take":
-            if waiting:
-                await take()
-                waiting -= 1
+            take()
         elif (arrival := log.send(first) if kind == "send" else log.beat()) is not None:
             batches._hand_off.put(
                 Delivery(
@@ -163,20 +164,21 @@ async def run(script: list[Step], columns: tuple[str, ...] = ()) -> Batches:
                     arrival.commit_time_floor_us,
                 )
             )
-            waiting += arrival.batch.num_rows > 0
         check()
     for _ in logs:
         batches._hand_off.finish()
-    while await take():
+    while take():
         check()
     check()
     return batches
 
 
-@given(steps, st.sampled_from([(), ("k",)]))
-def test_below_the_watermark_everything_was_handed_out(script: list[Step], columns: tuple[str, ...]) -> None:
+@given(steps, st.sampled_from([(), ("k",)]), st.booleans())
+def test_below_the_watermark_everything_was_handed_out(
+    script: list[Step], columns: tuple[str, ...], whole_commits: bool
+) -> None:
     """Commits in parts and several at once, a filter, heartbeats at any moment, a consumer at its own pace."""
-    trio.run(run, script, columns)
+    trio.run(functools.partial(run, script, columns, whole_commits=whole_commits))
 
 
 def whole_commits_only(
