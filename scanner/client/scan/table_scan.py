@@ -196,9 +196,7 @@ class Batches:
         batch = self._within_limit(delivery.batch)
         # A batch that the limit cuts does not bring what its position stands behind.
         if self._has_changes and batch.num_rows == delivery.batch.num_rows:
-            self._note_changes(delivery)
-        if self._plan.whole_commits:
-            batch = self._gather(delivery)
+            batch = self._note_changes(delivery)
         if batch.num_rows:
             self.bucket = delivery.bucket
             self._progress[delivery.bucket].rows += batch.num_rows
@@ -216,13 +214,17 @@ class Batches:
         del self._gathered[delivery.bucket]
         return pa.concat_batches(parts) if len(parts) > 1 else parts[0] if parts else delivery.batch
 
-    def _note_changes(self, delivery: Delivery) -> None:
+    def _note_changes(self, delivery: Delivery) -> pa.RecordBatch:
+        """Note how far a delivery brings its bucket; what of it is handed out."""
         if delivery.position is not None:
             self._positions[delivery.bucket] = delivery.position
         if delivery.snapshot_end is not None:
             self._snapshot_ends[delivery.bucket] = delivery.snapshot_end
-        if delivery.commit_time_floor_us is not None:
+        batch = self._gather(delivery) if self._plan.whole_commits else delivery.batch
+        # What is kept may have commits that are whole, in front of the one that is not.
+        if delivery.commit_time_floor_us is not None and not self._gathered.get(delivery.bucket):
             self._commit_time_floors_us[delivery.bucket] = delivery.commit_time_floor_us
+        return batch
 
     def _within_limit(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         if self._rows_left is None:

@@ -115,9 +115,7 @@ def opened(plan: ScanPlan) -> Iterator[Log]:
         yield Log(receiver, plan.schema)
 
 
-async def run(
-    script: list[Step], columns: tuple[str, ...] = (), *, whole_commits: bool = False
-) -> Batches:
+async def run(script: list[Step], columns: tuple[str, ...] = (), *, whole_commits: bool = False) -> Batches:
     """Let it happen; raise if the watermark says what is not so."""
     plan = ScanPlan(table=TABLE, source=ScanSource.LOG, columns=columns, whole_commits=whole_commits)
     batches, logs = Batches(plan, CreditPool(0)), list(opened(plan))
@@ -212,6 +210,20 @@ async def test_a_commit_that_is_not_whole_does_not_count(monkeypatch: pytest.Mon
     monkeypatch.setattr(push_receiver._CommitTimes, "take", whole_commits_only)
     with pytest.raises(AssertionError, match="was not handed out"):
         await run(IN_PARTS)
+
+
+async def test_what_is_kept_until_its_commit_is_whole_does_not_count() -> None:
+    """A batch may have the end of one commit and the beginning of another: both go out with the end of the latter."""
+    script = [
+        ("commit", 0, 1, 1),
+        ("commit", 0, 4, 5),
+        ("send", 0, 3, 0),
+        ("commit", 1, 1, 9),
+        ("send", 1, 1, 0),
+    ]
+    script += [("take", 0, 0, 0), ("send", 0, 2, 0), ("take", 0, 0, 0)]
+    batches = await run(script, whole_commits=True)
+    assert batches.watermark() == EPOCH + datetime.timedelta(microseconds=6)
 
 
 async def test_what_waits_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
