@@ -108,6 +108,10 @@ class CallCredentials:
             self.metadata = self._ask()
         except ArgumentInvalid as error:
             _logger.warning("%s; the token from before stays in use", error)
+        except Exception as error:  # Of the caller's function. What it says may quote the token.
+            _logger.warning(
+                "the token cannot be asked for (%s); the one from before stays in use", type(error).__name__
+            )
 
     def _ask(self) -> Metadata:
         token = self._source() if callable(self._source) else self._source

@@ -73,6 +73,28 @@ def test_token_that_cannot_be_read_for_a_moment(tmp_path: Path, caplog: pytest.L
     assert credentials.metadata == (("authorization", "Bearer weir_hushed"),)
 
 
+def test_token_of_a_function_that_fails(caplog: pytest.LogCaptureFixture) -> None:
+    """What it raises is the caller's at the start. Later the token from before stays in use, and nothing is quoted."""
+    answers: list[str | Exception] = [OSError("weir_hush"), "weir_hush", OSError("weir_hush"), "weir_hushed"]
+
+    def source() -> str:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    with pytest.raises(OSError, match="weir_hush"):
+        CallCredentials(source)
+    credentials = CallCredentials(source)
+    before = credentials.metadata
+    credentials.renew()
+    assert credentials.metadata == before
+    assert "cannot be asked for (OSError)" in caplog.text
+    assert "hush" not in caplog.text
+    credentials.renew()
+    assert credentials.metadata == (("authorization", "Bearer weir_hushed"),)
+
+
 def test_token_that_is_no_text() -> None:
     """What is no token, or a function that gives none at once, is refused by name."""
     tokens: tuple[Any, ...] = (b"weir_hush", lambda: None, lambda: 7)
