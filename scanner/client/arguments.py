@@ -52,8 +52,10 @@ def whole_number(value: Any) -> int | None:
 
 
 def is_number(value: object) -> bool:
-    """Whether something is a number, of numpy or of Python."""
-    return isinstance(value, numbers.Real | decimal.Decimal) and not isinstance(value, bool)
+    """Whether something is a number, of numpy or of Python; not so a decimal NaN, which raises where it is compared."""
+    if isinstance(value, decimal.Decimal):
+        return not value.is_nan()
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
 def flag(what: str, value: bool | None) -> bool:

@@ -208,6 +208,10 @@ class Client:
         require_kind("the schema of a table", schema, pa.Schema)
         names = (primary_key,) if isinstance(primary_key, str) else primary_key
         require_kind("the primary key", names, Iterable)
+        if isinstance(names, set | frozenset):  # Whose order is another one in each process.
+            raise ArgumentInvalid(
+                f"the primary key has an order: give its columns as a list, not as {names!r}"
+            )
         description = TableDescription(
             name=require_text("the name of a table", name),
             schema=schema,

@@ -29,11 +29,12 @@ from typing import TYPE_CHECKING, Final
 import trio
 from google.protobuf.message import DecodeError
 
+from scanner.client.arguments import require_kind
 from scanner.client.calls import call_unary, require_about
 from scanner.client.failures import translated
 from scanner.client.retries import retried
 from scanner.client.scan.batch_queue import HandOff
-from scanner.client.scan.builder import ScanMode, ScanPlan, ScanSource
+from scanner.client.scan.builder import ScanMode, ScanPlan, ScanSource, offsets_by_bucket
 from scanner.client.scan.credit import START_BYTES_MAX
 from scanner.client.scan.push import BucketReceiver
 from scanner.client.scan.push_receiver import PushReceiver
@@ -311,12 +312,9 @@ class GroupBatches:
         """What to store, and the buckets that are known to be another reader's."""
         if positions is None:
             return {bucket: each for bucket, each in self._handed.items() if not each.committed}, ()
+        require_kind("positions", positions, Mapping)
         wanted: dict[int, _Handed] = {}
-        for bucket, position in positions.items():
-            if not 0 <= bucket < self._plan.table.buckets:
-                raise ArgumentInvalid(
-                    f"{self._plan.table.name} has buckets 0..{self._plan.table.buckets - 1}, not {bucket}"
-                )
+        for bucket, position in offsets_by_bucket(positions, self._plan.table.buckets, "positions").items():
             epoch = self._epoch_of(bucket, position)
             if epoch is not None:
                 wanted[bucket] = _Handed(epoch, position)

@@ -16,6 +16,7 @@ import pytest
 import scanner
 from scanner import KeyRange, LeaseTarget, col
 from scanner.client.arguments import flag, is_number, is_time, whole
+from scanner.client.scan.group_scan import GroupBatches
 from scanner.client.table import Table
 from scanner.data.table import TableDescription
 
@@ -41,6 +42,11 @@ SCAN = TABLE.new_scan()
 LOG = SCAN.with_source("log")
 
 
+def group_reader() -> GroupBatches:
+    """A reader of a group, in trio's loop."""
+    return GroupBatches(LOG.in_group("g").plan, wrong(Unreached()))
+
+
 @pytest.mark.parametrize(
     ("call", "words"),
     [
@@ -53,6 +59,7 @@ LOG = SCAN.with_source("log")
             "the schema of a table must be of type Schema",
         ),
         (lambda: CLIENT.create_table("t", SCHEMA, None), "the primary key must be of type Iterable"),
+        (lambda: CLIENT.create_table("t", SCHEMA, {"s", "k"}), "the primary key has an order"),
         (lambda: CLIENT.create_table("t", SCHEMA, [0]), "the name of a key column is text"),
         (lambda: CLIENT.create_table("t", SCHEMA, "k", "4"), "the number of buckets must be a whole number"),
         (lambda: CLIENT.create_table("t", SCHEMA, "k", True), "the number of buckets must be a whole number"),
@@ -67,6 +74,7 @@ LOG = SCAN.with_source("log")
         (lambda: CLIENT.list_leases(7), "the name of a table is text"),
         (lambda: CLIENT.acquire_lease("t", ttl_s="10"), "not '10'; renew it from time to time"),
         (lambda: CLIENT.acquire_lease("t", ttl_s=True), "not True; renew it"),
+        (lambda: CLIENT.acquire_lease("t", ttl_s=Decimal("NaN")), r"not Decimal\('NaN'\); renew it"),
         (lambda: CLIENT.acquire_lease("t", lease_id=7), "the id of a lease is text"),
         (lambda: CLIENT.acquire_lease("t", lease_id="l", id_age_s="5"), "s old, not '5'"),
         (lambda: CLIENT.acquire_lease("t", partial="no"), "partial is True or False"),
@@ -99,6 +107,14 @@ LOG = SCAN.with_source("log")
         (lambda: SCAN.where(col("k").isin(wrong(7))), "isin takes a list of values, not 7"),
         (lambda: scanner.parse_where(wrong(b"k > 1")), "a condition is text here"),
         (lambda: LOG.start_at(pd.NaT), "start_at takes"),
+        (lambda: group_reader().commit(wrong([3])), "positions must be of type Mapping"),
+        (lambda: group_reader().commit({wrong("0"): 3}), "the bucket in positions must be a whole number"),
+        (
+            lambda: group_reader().commit({2: 3}),
+            r"the bucket in positions must be a whole number, 0\.\.1, not 2",
+        ),
+        (lambda: group_reader().commit({0: wrong("3")}), "positions of bucket 0 must be a whole number"),
+        (lambda: group_reader().commit({0: -1}), "positions of bucket 0 must be a whole number"),
         (lambda: LOG.in_group(7), "the name of the reader group is text"),
         (lambda: LOG.in_group("g", auto_commit="no"), "auto_commit is True or False"),
     ],
@@ -137,7 +153,7 @@ def test_numbers_of_numpy_are_numbers() -> None:
     flags: list[Any] = [True, np.False_, 1, None]
     assert [whole(each, "it", 0, 9) for each in threes] == [3, 3, 3]
     assert all(map(is_number, (3, 0.5, np.float32(0.5), np.int64(3), Decimal("0.5"))))
-    assert not any(map(is_number, (True, np.True_, "3", None)))
+    assert not any(map(is_number, (True, np.True_, "3", None, Decimal("NaN"), Decimal("sNaN"))))
     assert LOG.start_at(np.int64(3)).stop_at(np.int64(5)).plan.log_stop_of(0) == 5
     assert [flag("it", each) for each in flags] == [True, False, True, False]
     assert all(map(is_time, (datetime.datetime(2026, 1, 1), pd.Timestamp("2026-01-01"))))

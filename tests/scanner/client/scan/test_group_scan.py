@@ -303,7 +303,7 @@ async def test_a_position_of_a_bucket_that_there_is_not_is_refused(
         await world.write(table, 20)
         async with table.new_scan().with_source("log").in_group(GROUP).execute() as batches:
             await anext(batches)
-            with pytest.raises(ArgumentInvalid, match=rf"items has buckets 0\.\.1, not {bucket}$"):
+            with pytest.raises(ArgumentInvalid, match=rf"a whole number, 0\.\.1, not {bucket}$"):
                 await batches.commit({**batches.positions, bucket: 0})
             assert not any(world.stored().values())
 
