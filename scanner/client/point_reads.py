@@ -23,7 +23,7 @@ import pyarrow as pa
 from scanner.client.calls import call_unary
 from scanner.client.retries import retried
 from scanner.client.scan.builder import offsets_by_bucket
-from scanner.client.writer import REQUEST_ROWS_MAX, split_rows
+from scanner.client.writer import REQUEST_ROWS_MAX, conformed
 from scanner.data.keys import KeyCodec, buckets_of
 from scanner.errors import ArgumentInvalid, DataCorrupted, KeyInvalid, TableNotFound
 from scanner.proto.weir.v1 import tables_pb2 as pb
@@ -155,7 +155,8 @@ async def get_rows(
 ) -> GetResult:
     """Read rows by their keys; see `scanner.Table.get`."""
     schema = table.project(columns)
-    pieces, wanted = _conformed(table, keys)
+    pieces = deque(conformed(keys, table.conform_keys))
+    wanted = pa.Table.from_batches(pieces, table.key_schema)
     codec = KeyCodec(table)
     collected = _Collected(schema, codec, table_id, _states_asked(table, as_of, histories))
     attempts, rows_max = connection.attempts(), REQUEST_ROWS_MAX
@@ -193,21 +194,6 @@ async def get_rows(
         log_offsets={index: state.log_offset for index, state in states.items()},
         histories={index: state.history for index, state in states.items()},
     )
-
-
-def _conformed(table: TableDescription, keys: ArrowRows) -> tuple[deque[pa.RecordBatch], pa.Table]:
-    """The keys as the table has them, in pieces of the size of a request and as a whole.
-
-    Raises:
-        KeyInvalid, SchemaMismatch: They are none of the table's.
-    """
-    none = [pa.nulls(0, kind) for kind in keys.schema.types]
-    table.conform_keys(pa.RecordBatch.from_arrays(none, names=keys.schema.names))
-    pieces, first_row = deque[pa.RecordBatch](), 0
-    for piece in split_rows(keys):
-        pieces.append(table.conform_keys(piece, first_row=first_row))
-        first_row += piece.num_rows
-    return pieces, pa.Table.from_batches(pieces, table.key_schema)
 
 
 def _states_asked(

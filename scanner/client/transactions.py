@@ -17,16 +17,15 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
-import pyarrow as pa
 from google.protobuf.message import DecodeError
 
 from scanner.client.arguments import flag, require_kind, require_text, whole_number
-from scanner.client.arrow_input import ArrowRows, Rows, read_arrow
+from scanner.client.arrow_input import Rows, read_arrow
 from scanner.client.calls import call_unary, require_about
 from scanner.client.failures import as_scanner_error
 from scanner.client.retries import retried
-from scanner.client.writer import OffsetRange, split_rows
-from scanner.errors import ArgumentInvalid, DataCorrupted, KeyInvalid, ScanIncomplete, ServerUnavailable
+from scanner.client.writer import OffsetRange, conformed
+from scanner.errors import ArgumentInvalid, DataCorrupted, ScanIncomplete, ServerUnavailable
 from scanner.proto.weir.v1 import transactions_pb2 as pb
 from scanner.wire import methods
 from scanner.wire.batches import encode_stream
@@ -430,9 +429,8 @@ class PartWriter:
         if self._finished:
             raise ArgumentInvalid("the part is closed; open another one to stage more")
         rows = await read_arrow(rows)
-        pieces = [self._conform(piece, operation) for piece in split_rows(rows)]
-        if not pieces:
-            self._conform(_empty_like(rows), operation)
+        conform = self._table.conform_keys if operation == _DELETE else self._table.conform
+        pieces = list(conformed(rows, conform))
         try:
             await self._begin()
             for piece in pieces:
@@ -448,13 +446,6 @@ class PartWriter:
         opening, self._opening = self._opening, None
         if opening is not None:
             await self._stream.send(pb.StageRequest(open=opening).SerializeToString())
-
-    def _conform(self, batch: pa.RecordBatch, operation: pb.StageRows.Operation) -> pa.RecordBatch:
-        conformed = self._table.conform_keys(batch) if operation == _DELETE else self._table.conform(batch)
-        for name in self._table.primary_key:
-            if conformed.column(name).null_count:
-                raise KeyInvalid(f"primary key column {name!r} is null in a row; give every row a key")
-        return conformed
 
     def _read(self, answer: Buffer | None) -> Staged:
         if answer is None:
@@ -506,11 +497,6 @@ async def list_transactions(connection: Connection, table: str, table_id: int) -
 def _staging_error(error: TransportError, table: str) -> ScannerError:
     failure = as_scanner_error(error, f"the staging of rows for {table}")
     return ServerUnavailable(failure.message) if isinstance(failure, ScanIncomplete) else failure
-
-
-def _empty_like(rows: ArrowRows) -> pa.RecordBatch:
-    none = [pa.nulls(0, kind) for kind in rows.schema.types]  # Which there are of every type.
-    return pa.RecordBatch.from_arrays(none, names=rows.schema.names)
 
 
 def _number(what: str, value: int, end: int) -> int:

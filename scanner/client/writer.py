@@ -15,7 +15,7 @@ Invariants:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
@@ -30,7 +30,6 @@ from scanner.data.arrow_sizes import spelled_out_bytes
 from scanner.errors import (
     ArgumentInvalid,
     DataCorrupted,
-    KeyInvalid,
     ScanIncomplete,
     ScannerError,
     ServerUnavailable,
@@ -127,6 +126,8 @@ class Writer:
         self._table = table
         self._table_id = table_id
         self._operation = operation
+        deletes = operation == pb.WriteRequest.OPERATION_DELETE
+        self._conform = table.conform_keys if deletes else table.conform
         self._writer_id = writer_id
         self._on_acknowledged = on_acknowledged
         self._in_flight: deque[_Sent] = deque()
@@ -179,11 +180,16 @@ class Writer:
             raise trio.ClosedResourceError(
                 f"{self._what} is over, since its block was left; open another writer"
             )
-        self._check(rows)
-        for piece in split_rows(rows):
+        # All are looked at before the first is sent. Several are made once more: kept, they may be a copy of all rows.
+        pieces: Iterable[pa.RecordBatch] = ()
+        for index, piece in enumerate(conformed(rows, self._conform)):
+            pieces = conformed(rows, self._conform) if index else [piece]
+            if index:
+                await trio.lowlevel.checkpoint()
+        for piece in pieces:
             while len(self._in_flight) >= REQUESTS_IN_FLIGHT_MAX:
                 await self._receive()
-            await self._send(self._conform(piece))
+            await self._send(piece)
             await self._receive_ready()
 
     async def flush(self) -> None:
@@ -221,34 +227,6 @@ class Writer:
     def leave(self) -> None:
         """Send nothing any more."""
         self._left = True
-
-    def _check(self, rows: ArrowRows) -> None:
-        none = [pa.nulls(0, kind) for kind in rows.schema.types]  # Which there are of every type.
-        self._conform(pa.RecordBatch.from_arrays(none, names=rows.schema.names))
-        for name in self._table.primary_key:
-            column = rows.column(name)
-            if column.null_count:
-                row = column.is_null().index(True).as_py()
-                raise KeyInvalid(f"primary key column {name!r} is null in row {row}; give every row a key")
-        if self._may_be_refused(rows):
-            first_row = 0
-            for piece in split_rows(rows):
-                self._conform(piece, first_row)
-                first_row += piece.num_rows
-
-    def _may_be_refused(self, rows: ArrowRows) -> bool:
-        """Whether it takes a look at the values to know that all pieces can be sent."""
-        fields = (self._table.schema.field(name) for name in rows.schema.names)
-        return any(
-            rows.schema.field(field.name).type != field.type
-            or (not field.nullable and rows.column(field.name).null_count)
-            for field in fields
-        )
-
-    def _conform(self, batch: pa.RecordBatch, first_row: int = 0) -> pa.RecordBatch:
-        if self._operation == pb.WriteRequest.OPERATION_DELETE:
-            return self._table.conform_keys(batch, first_row=first_row)
-        return self._table.conform(batch, first_row=first_row)
 
     async def _open_stream(self, retries: int | None) -> None:
         await self._calls.aclose()
@@ -420,6 +398,24 @@ async def open_writer(
         raise as_scanner_error(error, f"the write to {table.name}") from error
     finally:
         connection.writer_ids.give_back(writer_id)
+
+
+def conformed(rows: ArrowRows, conform: Callable[..., pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Rows as a table has them, in batches of the size of a request.
+
+    Args:
+        rows: Perhaps none; then their columns are looked at, too.
+        conform: That of the table, for rows or for keys.
+
+    Raises:
+        SchemaMismatch, KeyInvalid: They do not fit; a row has its number among all.
+    """
+    none = [pa.nulls(0, kind) for kind in rows.schema.types]  # Which there are of every type.
+    conform(pa.RecordBatch.from_arrays(none, names=rows.schema.names))
+    first_row = 0
+    for piece in split_rows(rows):
+        yield conform(piece, first_row=first_row)
+        first_row += piece.num_rows
 
 
 def split_rows(rows: ArrowRows) -> Iterator[pa.RecordBatch]:

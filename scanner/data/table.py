@@ -246,7 +246,9 @@ def _conform(
         if column.null_count and not field.nullable:
             if field.name in primary_key:
                 row = first_row + column.is_null().index(True).as_py()
-                raise KeyInvalid(f"primary key column {field.name!r} is null in row {row}")
+                raise KeyInvalid(
+                    f"primary key column {field.name!r} is null in row {row}; give every row a key"
+                )
             raise SchemaMismatch(f"column {field.name!r} must not be null, and {column.null_count} rows are")
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 

@@ -15,7 +15,7 @@ import trio
 import scanner
 import transport
 from scanner.client.failures import as_scanner_error
-from scanner.errors import ScannerError, SchemaMismatch
+from scanner.errors import KeyInvalid, ScannerError, SchemaMismatch
 from scanner.server.server import open_server
 from scanner.storage.memory.store import MemoryStore
 from tests.support.exact_values import exact_values, has_exactly, kind_of
@@ -298,12 +298,30 @@ async def test_keys_are_not_merged() -> None:
 
 
 @pytest.mark.socket
-async def test_nothing_is_sent_of_a_table_that_has_one_wrong_value() -> None:
-    """A value that does not fit is found before the first of many requests goes out, and numbered from the first."""
+@pytest.mark.parametrize(
+    ("column", "wrong", "error", "says"),
+    [
+        ("v", pa.array([128]), SchemaMismatch, "row 100000 holds 128, which is no int8"),
+        ("text", pa.array([b"\xff"]).view(pa.string()), SchemaMismatch, "'text' is not valid Arrow data"),
+        ("k", pa.array([None], pa.int64()), KeyInvalid, "null in row 100000; give every row a key"),
+    ],
+    ids=["range", "UTF-8", "key"],
+)
+async def test_nothing_is_sent_of_a_table_that_has_one_wrong_value(
+    column: str, wrong: pa.Array, error: type[ScannerError], says: str
+) -> None:
+    """What does not fit is found before the first of many requests goes out, and numbered from the first."""
     async with serving(MemoryStore()) as (client, _):
-        schema = pa.schema([("k", pa.int64()), ("v", pa.int8())])
+        schema = pa.schema([("k", pa.int64()), ("v", pa.int8()), ("text", pa.string())])
         table = await client.create_table("t", schema, ["k"], 1)
-        values = [0] * 100_000 + [128]
-        with pytest.raises(SchemaMismatch, match="row 100000 holds 128, which is no int8"):
-            await table.write(pa.table({"k": range(100_001), "v": values}))
+        rows = {
+            "k": pa.array(range(100_001)),
+            "v": pa.nulls(100_001, pa.int8()),
+            "text": pa.nulls(100_001, pa.string()),
+        }
+        rows[column] = pa.chunked_array([rows[column].slice(0, 100_000).cast(wrong.type), wrong])
+        with pytest.raises(error, match=says):
+            await table.write(pa.table(rows))
+        with pytest.raises(error, match=says):
+            await table.transaction("load", 1).stage(pa.table(rows), part=0, attempt=0)
         assert (await table.new_scan().to_arrow()).num_rows == 0
