@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 import pyarrow as pa
 import trio
+
+from scanner.errors import SchemaMismatch
 
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
@@ -26,6 +28,12 @@ Rows: TypeAlias = ArrowRows | ArrowStream
 """Rows by column name. Of a pandas data frame NaN counts as null, and an index is a column, but for a RangeIndex."""
 
 
+_OF_DUCKDB: Final = ("types", ("UHUGEINT", "BIT"))
+_UNLIKE_ARROW: Final = {"polars": ("dtypes", ("Object",)), "duckdb": _OF_DUCKDB, "_duckdb": _OF_DUCKDB}
+"""By library, what tells the types of columns, and those that come as what they are not: a UHUGEINT as a signed number,
+a BIT as octets of DuckDB's own, an Object as the address of one."""
+
+
 def is_rows(value: object) -> TypeIs[Rows]:
     """Whether something is Arrow, or can give it."""
     return hasattr(value, "__arrow_c_stream__")
@@ -35,17 +43,33 @@ def to_arrow(rows: Rows) -> ArrowRows:
     """The rows as Arrow; those of a stream are all read, into memory.
 
     Raises:
+        SchemaMismatch: A library would hand over other values than it has.
         TypeError: They are nothing of the kind.
         Exception: What reading the stream raises.
     """
     if isinstance(rows, pa.Table | pa.RecordBatch):
         return rows
     if is_rows(rows):
+        _require_own_values(rows)
         return pa.table(rows)
     raise TypeError(
         "rows are an Arrow table, a data frame of polars or pandas, or another Arrow stream, not"
         f" {type(rows).__name__}; make a table of dicts with pyarrow.Table.from_pylist"
     )
+
+
+def _require_own_values(rows: Any) -> None:
+    """Refuse columns that a library hands over as other values. Its own types alone tell.
+
+    Raises:
+        SchemaMismatch: There is one.
+    """
+    types, unlike_arrow = _UNLIKE_ARROW.get(type(rows).__module__.partition(".")[0], ("", ()))
+    for name, kind in zip(getattr(rows, "columns", ()), getattr(rows, types, ()), strict=False):
+        if str(kind) in unlike_arrow:
+            raise SchemaMismatch(
+                f"column {name!r} is of type {kind}, which Arrow has not: other values would come; cast it first"
+            )
 
 
 async def read_arrow(rows: Rows) -> ArrowRows:

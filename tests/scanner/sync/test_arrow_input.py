@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,7 @@ FORMS: dict[str, Callable[[pa.Table], object]] = {
     "pyarrow": lambda table: table,
     "reader": lambda table: table.to_reader(max_chunksize=7000),
     "polars": polars.from_arrow,
+    "structs": lambda table: polars.DataFrame(table).to_struct(),
     "pandas": pa.Table.to_pandas,
     "duckdb": duckdb.from_arrow,
 }
@@ -84,6 +86,27 @@ def test_what_gives_no_arrow_is_refused(table: scanner.sync.Table, wrong: object
     with pytest.raises(TypeError, match="rows are an Arrow table"):
         table.transaction("load", 1).stage(wrong, part=0, attempt=0)
     assert stored(table).num_rows == 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "give"),
+    [
+        ("UHUGEINT", lambda: duckdb.sql("SELECT 1::BIGINT AS k, 1::UHUGEINT AS n, NULL::BLOB AS b")),
+        ("BIT", lambda: duckdb.sql("SELECT 1::BIGINT AS k, 1::HUGEINT AS n, '101'::BIT AS b")),
+        ("Object", lambda: polars.DataFrame({"k": [1], "n": [Decimal(1)], "b": [object()]})),
+    ],
+)
+def test_what_arrow_has_not_is_refused(
+    client: scanner.sync.Client, kind: str, give: Callable[[], object]
+) -> None:
+    """DuckDB gives the greatest UHUGEINT as -1 and a BIT as octets of its own, polars objects as addresses."""
+    schema = pa.schema([("k", pa.int64()), ("n", pa.decimal128(38, 0)), ("b", pa.binary())])
+    table = client.create_table("others", schema, ["k"], buckets=1)
+    with pytest.raises(
+        scanner.SchemaMismatch, match=rf"is of type {kind}, which Arrow has not.*cast it first"
+    ):
+        table.write(give())
+    assert table.new_scan().to_arrow().num_rows == 0
 
 
 def test_an_index_of_pandas_is_a_column(table: scanner.sync.Table) -> None:
