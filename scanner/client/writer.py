@@ -131,6 +131,8 @@ class Writer:
         self._writer_id = writer_id
         self._on_acknowledged = on_acknowledged
         self._in_flight: deque[_Sent] = deque()
+        self._opened = False
+        """There was a stream. One that begins with nothing is ended by the server, so the first request opens it."""
         self._ended = False
         """Nothing more will be sent."""
         self._left = False
@@ -149,12 +151,13 @@ class Writer:
         return WriteResult(self.rows_acknowledged, tuple(self._ranges))
 
     async def open(self) -> None:
-        """Open the first stream.
+        """See that the server can be reached.
 
         Raises:
-            ScannerError: The server cannot be reached.
+            ScannerError: It cannot.
         """
-        await self._open_stream(retries=None)
+        async with self._connection.client(retries=None):
+            pass
 
     async def write(self, rows: Rows) -> None:
         """Send rows; those of one key are applied in their order.
@@ -208,6 +211,8 @@ class Writer:
             ScannerError: Not everything is durable; the message says how many rows are.
         """
         self._ended = True
+        if not self._opened:
+            return
         try:
             await self._stream.send_end()
         except TransportError as error:
@@ -233,6 +238,7 @@ class Writer:
         with translated(self._what):
             self._client = await self._calls.enter_async_context(self._connection.client(retries=retries))
             self._stream = await self._calls.enter_async_context(self._client.open_stream(methods.WRITE))
+        self._opened = True
 
     async def _send(self, batch: pa.RecordBatch) -> None:
         request = pb.WriteRequest(
@@ -245,8 +251,10 @@ class Writer:
         )
         sent = _Sent(request.sequence, batch.num_rows, request.SerializeToString())
         try:
+            if not self._opened:
+                await self._open_stream(retries=None)
             await self._stream.send(sent.message)
-        except TransportError as error:
+        except (TransportError, ServerUnavailable) as error:
             self._in_flight.append(sent)
             await self._go_on(error)
         else:
@@ -290,7 +298,8 @@ class Writer:
             except (TransportError, ScannerError) as again:
                 error = again
             except BaseException:
-                self._stream.reset()  # A part is of no use: whoever goes on begins with another stream.
+                if self._opened:
+                    self._stream.reset()  # A part is of no use: whoever goes on begins with another stream.
                 raise
             else:
                 return

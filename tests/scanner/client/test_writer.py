@@ -1,13 +1,17 @@
-"""How rows are cut into write requests."""
+"""How rows are cut into write requests, and a writer that waits for them."""
 
 from __future__ import annotations
 
 import pyarrow as pa
 import pytest
+import trio
+import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
 from scanner.client.writer import REQUEST_BYTES_MAX, REQUEST_ROWS_MAX, split_rows
+from tests.support.conformance import open_virtual_items
+from tests.support.scans import sample
 
 
 @given(sizes=st.lists(st.integers(0, 3_000), max_size=60))
@@ -65,3 +69,16 @@ def test_an_empty_batch_of_a_stream_is_no_rows() -> None:
     table = pa.table({"k": parts, "v": pa.array([None, 5, 6])})
     pieces = list(split_rows(pa.table(table.to_reader())))
     assert pa.Table.from_batches(pieces).to_pydict() == {"k": [1, 2, 3], "v": [None, 5, 6]}
+
+
+async def test_a_writer_may_wait_for_its_first_rows(autojump_clock: trio.testing.MockClock) -> None:
+    """However long, and without a second attempt: a server ends a call that begins with nothing after a minute."""
+    async with open_virtual_items(5, retries=0) as items:
+        async with items.table.open_writer() as writer:
+            with trio.move_on_after(1000):
+                await trio.sleep_forever()
+            await writer.write(sample([7]))
+        assert writer.result.rows == 1
+        async with items.table.open_writer() as writer:
+            pass
+        assert writer.result.rows == 0
