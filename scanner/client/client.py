@@ -51,8 +51,11 @@ from scanner.data.table import BUCKETS_MAX, TableDescription
 from scanner.errors import (
     ArgumentInvalid,
     DataCorrupted,
+    InternalError,
     LeaseNotFound,
+    ScanIncomplete,
     SchemaMismatch,
+    ServerUnavailable,
     TableExists,
 )
 from scanner.proto.weir.v1 import admin_pb2 as admin_pb
@@ -68,8 +71,10 @@ if TYPE_CHECKING:
     from transport import TransportConfig
 
 BUCKETS_DEFAULT: Final = 4
+_AMBIGUOUS: Final = (ServerUnavailable, ScanIncomplete, DataCorrupted, InternalError)
+"""Errors of an acquisition that the server may have made."""
 _DROP_S: Final = 1.0
-"""How long a cancelled acquisition waits for its lease to be dropped; the lease's time ends it otherwise."""
+"""How long an acquisition that is given up waits for its lease to be dropped; the lease's time ends it otherwise."""
 _DRAIN_S_END: Final = 4_000_000
 """Milliseconds of it fit into 32 bits."""
 
@@ -179,6 +184,9 @@ class Client:
     def __init__(self, connection: Connection, endpoint: str) -> None:
         self._connection = connection
         self.endpoint = endpoint
+
+    def __repr__(self) -> str:
+        return f"<Client of {self.endpoint}>"
 
     async def create_table(
         self,
@@ -479,6 +487,7 @@ class Client:
                 `id_age_s`, it had ended before, or the server no longer knows.
             TooManyScans: There are as many leases as the server allows.
             ArgumentInvalid: The request makes no sense.
+            ServerUnavailable, ScanIncomplete: The answer did not come; see Cancellation.
 
         Cancellation:
             Without `lease_id` there is no lease then, as long as the server answers within a second; else it, or one of
@@ -502,7 +511,7 @@ class Client:
                 if_absent=if_absent,
                 id_age_s=id_age_s,
             )
-        except trio.Cancelled:
+        except (trio.Cancelled, *_AMBIGUOUS):
             if lease_id is None:  # Nobody knows the id, so nobody else would let go of it.
                 with trio.move_on_after(_DROP_S, shield=True):
                     await self.leases.drop_if_possible(name)

@@ -15,6 +15,7 @@ import trio.testing
 
 import scanner
 import scanner.sync
+import transport
 from scanner.client.leases import Leases, _asked_for
 from scanner.proto.weir.v1 import leases_pb2 as pb
 from scanner.server.config import ScannerConfig
@@ -163,6 +164,33 @@ async def test_an_acquisition_that_is_cancelled_leaves_no_lease(
                 break  # It was answered before.
             assert await items.client.list_leases() == []
         assert leases_seen == {0, 1}
+
+
+@pytest.mark.parametrize("damaged", [False, True], ids=["cut", "damaged"])
+async def test_an_acquisition_whose_answer_is_lost_leaves_no_lease(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch, damaged: bool
+) -> None:
+    """One under an id that was made up is dropped; one under the caller's id may be shared, and stays."""
+    async with open_virtual_items(5, config=CONFIG) as items:
+        connection = items.client._connection
+        call = connection.call
+
+        async def losing(path: str, request: bytes, **options: Any) -> Any:
+            answer = await call(path, request, **options)
+            if not path.endswith("/AcquireLease"):
+                return answer
+            if damaged:
+                return b"\xff"
+            raise transport.ConnectionLost("cut")
+
+        monkeypatch.setattr(connection, "call", losing)
+        expected = scanner.DataCorrupted if damaged else scanner.ServerUnavailable
+        with pytest.raises(expected):
+            await items.client.acquire_lease("items")
+        assert await items.client.list_leases() == []
+        with pytest.raises(expected):
+            await items.client.acquire_lease("items", lease_id="mine")
+        assert [each.lease_id for each in await items.client.list_leases()] == ["mine"]
 
 
 async def test_a_lost_lease_ends_the_block(autojump_clock: trio.testing.MockClock) -> None:
