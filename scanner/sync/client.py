@@ -112,6 +112,9 @@ class Client:
         self._held = held
         self._client = held.value
 
+    def __repr__(self) -> str:
+        return repr(self._client)
+
     def __enter__(self) -> Self:
         return self
 

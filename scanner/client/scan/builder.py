@@ -110,7 +110,7 @@ class ScanMode(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ScanPlan:
-    """A complete description of a table scan."""
+    """A complete description of a table scan. Its hash leaves out what may be a dict."""
 
     table: TableDescription
     """As it was when the plan was made: name, columns, primary key, buckets."""
@@ -142,15 +142,15 @@ class ScanPlan:
     """Bytes for which the server waits (fetch)."""
     max_wait_s: float = MAX_WAIT_S_DEFAULT
     """The longest that it waits for them (fetch)."""
-    as_of: int | Mapping[int, int] | None = None
+    as_of: int | Mapping[int, int] | None = dataclasses.field(default=None, hash=False)
     """The log offset that every bucket is read as of, or that of each; None: as of when it is opened."""
-    start_at: LogStart = EARLIEST
+    start_at: LogStart = dataclasses.field(default=EARLIEST, hash=False)
     """LOG: where to begin."""
-    stop_at: LogStop = None
+    stop_at: LogStop = dataclasses.field(default=None, hash=False)
     """LOG and HYBRID: where to end."""
     whole_commits: bool = False
     """LOG and HYBRID: hand out the changes of a commit together (push)."""
-    histories: Mapping[int, bytes] = dataclasses.field(default_factory=dict)
+    histories: Mapping[int, bytes] = dataclasses.field(default_factory=dict, hash=False)
     """By bucket, the history that its offset is of, where that is known."""
     group: str = ""
     """LOG: the reader group that shares the buckets out; empty: none."""
@@ -225,6 +225,11 @@ class ScanBuilder:
 
     def __init__(self, plan: ScanPlan) -> None:
         self._plan = plan
+
+    def __repr__(self) -> str:
+        plan = self._plan
+        columns = ", ".join(plan.columns) or "all columns"
+        return f"<{type(self).__name__} of {plan.table.name}: {plan.source.value} by {plan.mode.value}, {columns}>"
 
     @property
     def plan(self) -> ScanPlan:

@@ -53,6 +53,16 @@ def test_each_step_returns_a_new_scan(scan: Builder) -> None:
     assert scan.plan == ScanPlan(table=TABLE)
 
 
+def test_a_plan_has_a_hash_and_a_scan_a_name(scan: Builder) -> None:
+    """Equal plans have equal hashes, with offsets and histories by bucket, too; a scan shows what it reads."""
+    plans = [scan.as_of({0: 3}, {0: b"history"}).plan for _ in range(2)]
+    assert plans[0] == plans[1]
+    assert len({*plans, scan.plan, scan.select("delay").plan}) == 3
+    assert repr(scan) == "<Builder of flights: live_kv by push, all columns>"
+    shown = scan.with_source("log").with_mode("fetch").select("delay", "day")
+    assert repr(shown) == "<Builder of flights: log by fetch, delay, day>"
+
+
 def test_columns_keep_the_order_asked_for(scan: Builder) -> None:
     """A projection delivers columns in the order of the call."""
     assert scan.select("delay", "carrier").schema.names == ["delay", "carrier"]
