@@ -273,7 +273,7 @@ class BucketFetcher:
                     pass
                 if stream.peer_stalls is not None:
                     self._progress.add_server_stalls(stream.peer_stalls)
-        except TransportError:
+        except (TransportError, ScannerError):
             if not arrived:
                 raise
             # The page is here; if more is lost than the end of its call, the next request finds out.

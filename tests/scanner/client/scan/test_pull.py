@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 import trio
 import trio.testing
 
 import scanner
+import transport
 from scanner.client.scan.pull import PagesAhead
 from scanner.server.config import ScannerConfig
 from scanner.server.server import Server, open_server
@@ -149,6 +152,28 @@ async def test_table_limit_leaves_nothing_behind(tmp_path: Path, mode: str) -> N
         found = await table.new_scan().with_mode(mode).with_page_bytes(1_000).limit(100).to_arrow()
         assert found.num_rows == 100
         assert kept(server)[:2] == (0, 0)
+
+
+async def test_a_token_that_is_replaced_behind_the_first_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The call that opened a session ends with a refusal: its page is here, and the next goes by the newer token."""
+    receive, of_client = transport.Stream.receive, list[transport.Stream]()
+
+    async def refused_at_the_end(stream: transport.Stream, **options: Any) -> Any:
+        answer = await receive(stream, **options)
+        if not isinstance(stream, transport.ServerStream):
+            of_client.append(stream)
+            if answer is None and stream is of_client[0]:  # The server has ended the call.
+                raise transport.CallFailed(transport.StatusCode.UNAUTHENTICATED)
+        return answer
+
+    async with open_table(tmp_path, ROWS, buckets=1, config=SMALL) as (table, server):
+        tokens = (f"weir_{number}" for number in itertools.count())
+        async with scanner.connect(f"127.0.0.1:{server.port}", token=lambda: next(tokens)) as client:
+            monkeypatch.setattr(transport.Stream, "receive", refused_at_the_end)
+            scan = client.scan(table.new_scan().plan).with_mode("session").with_page_bytes(5_000)
+            assert (await scan.to_arrow()).num_rows == ROWS
 
 
 @every_mode
