@@ -17,12 +17,13 @@ This module knows no tables.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import ipaddress
 import math
 import re
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from random import Random
 from typing import Any, Final, TypeAlias
@@ -149,22 +150,13 @@ class Connection:
         self.writer_ids = WriterIds()
         """By which the server recognises writers."""
 
-    def statistics(self) -> transport.ClientStatistics:
-        """Counters of the TCP connection that is in use, or was last."""
-        assert self._link is not None  # `open_connection` makes the first.
-        return self._link.client.statistics()
-
     def attempts(self, retries: int | None = None) -> Attempts:
         """Fresh attempts at something.
 
         Args:
             retries: Attempts without progress after the first; None: as many as this connection was told.
         """
-        policy = self._policy
-        if retries is not None:
-            policy = RetryPolicy(
-                retries=retries, delay_s_min=policy.delay_s_min, delay_s_max=policy.delay_s_max
-            )
+        policy = self._policy if retries is None else dataclasses.replace(self._policy, retries=retries)
         return Attempts(policy, self._rng)
 
     @asynccontextmanager
@@ -219,43 +211,31 @@ class Connection:
         )
 
     @asynccontextmanager
-    async def open_stream(
-        self, path: str, *, metadata: Iterable[tuple[str, str | bytes]] = (), timeout_s: float | None = None
-    ) -> AsyncIterator[transport.Stream]:
+    async def open_stream(self, path: str) -> AsyncIterator[transport.Stream]:
         """Open a call; see `transport.Client.open_stream`. Connects first, if need be, with retries.
 
         Raises:
             ServerUnavailable, Unauthenticated: See `client`.
             TransportError: The call failed; it is not made again.
         """
-        async with self.client(retries=None) as client:
-            async with client.open_stream(path, metadata=metadata, timeout_s=timeout_s) as stream:
-                yield stream
+        async with self.client(retries=None) as client, client.open_stream(path) as stream:
+            yield stream
 
-    async def call(
-        self,
-        path: str,
-        request: bytes,
-        *,
-        retries: int | None = None,
-        metadata: Iterable[tuple[str, str | bytes]] = (),
-        timeout_s: float | None = None,
-    ) -> Any:
+    async def call(self, path: str, request: bytes, *, retries: int | None = None) -> Any:
         """Make a unary call; see `transport.Client.call`. Connects first, if need be, with retries as of `client`.
 
         Raises:
             ServerUnavailable, Unauthenticated: See `client`.
             TransportError: The call failed; it is not made again.
         """
-        call = functools.partial(self._call, path, request, retries, metadata=metadata, timeout_s=timeout_s)
         try:
-            return await call()
+            return await self._call(path, request, retries)
         except _TokenReplaced:
-            return await call()
+            return await self._call(path, request, retries)
 
-    async def _call(self, path: str, request: bytes, retries: int | None, **options: Any) -> Any:
+    async def _call(self, path: str, request: bytes, retries: int | None) -> Any:
         async with self.client(retries=retries) as client:
-            return await client.call(path, request, **options)
+            return await client.call(path, request)
 
     async def _enter_link(self, *, lasting: bool) -> _Link:
         """Use a link on which a call can be opened now; one attempt."""

@@ -118,7 +118,7 @@ class Writer:
         table_id: int,
         operation: pb.WriteRequest.Operation,
         writer_id: WriterId,
-        on_acknowledged: OnAcknowledged | None = None,
+        on_acknowledged: OnAcknowledged | None,
     ) -> None:
         self._connection = connection
         self._calls = calls
@@ -379,8 +379,8 @@ async def open_writer(
     connection: Connection,
     table: TableDescription,
     table_id: int,
-    operation: pb.WriteRequest.Operation = pb.WriteRequest.OPERATION_UPSERT,
-    on_acknowledged: OnAcknowledged | None = None,
+    operation: pb.WriteRequest.Operation,
+    on_acknowledged: OnAcknowledged | None,
 ) -> AsyncIterator[Writer]:
     """Open a write stream for the length of a block; leaving the block waits until everything is durable.
 
