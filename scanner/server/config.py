@@ -297,8 +297,9 @@ class ScannerConfig:
     take up to their `message_bytes_max`, 64 MiB."""
 
     unary_request_bytes_max: int = 4 * MIB
-    """Longest request of a call that takes one, above 0; CreateTable and AddColumn take 8 MiB more for the schema, and
-    `Get` has limits of its own. A longer one is an ARGUMENT_INVALID. gRPC's servers take as much by default."""
+    """Longest request of a call that takes one, longest opening of a scan, and longest request of a group's member,
+    above 0; CreateTable and AddColumn take 8 MiB more for the schema, and `Get` has limits of its own. A longer one is
+    an ARGUMENT_INVALID. gRPC's servers take as much by default."""
 
     get_keys_max: int = 8192
     """Keys in one GetRequest; more is an ARGUMENT_INVALID, at which clients ask in parts."""

@@ -58,6 +58,7 @@ from scanner.server.transactions.registry import Transactions
 from scanner.storage.rocksdb.store import RocksStore
 from scanner.tasks import RunBlocking, bare, in_thread, inline
 from scanner.wire import methods
+from scanner.wire.queries import require_short
 from scanner.wire.statuses import errors_as_statuses, streaming, to_call_failed
 from transport import ServerStream, TransportConfig
 
@@ -377,9 +378,7 @@ def _all_unary(prefix: str, answers: Mapping[str, _Answer], bytes_max: int) -> d
 
 def _unary(answer: _Answer, bytes_max: int | None) -> transport.Handler:
     async def parse_and_answer(request: Buffer, stream: ServerStream) -> bytes:
-        # Before it is parsed: the transport's 64 MiB can hold millions of empty messages, which take seconds.
-        if bytes_max is not None and (size := memoryview(request).nbytes) > bytes_max:
-            raise ArgumentInvalid(f"a request of {size} octets is too large; {bytes_max} are allowed")
+        require_short(request, bytes_max)
         return await answer(request, stream)
 
     async def handle(request: Buffer, stream: ServerStream) -> bytes:

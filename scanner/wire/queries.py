@@ -119,12 +119,32 @@ def meant_table_id(message: _NamesTable) -> int | None:
     return message.table_id if message.HasField("table_id") else None
 
 
-def parse_request(kind: type[_Message], message: Buffer) -> _Message:
-    """Read a request message.
+def require_short(message: Buffer, bytes_max: int | None) -> None:
+    """Refuse a long request before it is parsed: the transport's 64 MiB hold millions of messages, which take seconds.
+
+    Args:
+        message: From the peer.
+        bytes_max: Octets at most; None: as many as there are.
 
     Raises:
-        ArgumentInvalid: The bytes are not that message.
+        ArgumentInvalid: It is longer.
     """
+    if bytes_max is not None and (size := memoryview(message).nbytes) > bytes_max:
+        raise ArgumentInvalid(f"a request of {size} octets is too large; {bytes_max} are allowed")
+
+
+def parse_request(kind: type[_Message], message: Buffer, bytes_max: int | None = None) -> _Message:
+    """Read a request message.
+
+    Args:
+        kind: What it is to be.
+        message: From the peer.
+        bytes_max: See `require_short`.
+
+    Raises:
+        ArgumentInvalid: The bytes are not that message, or too many.
+    """
+    require_short(message, bytes_max)
     parsed = kind()
     try:
         parsed.MergeFromString(message)  # type: ignore[arg-type]  # Any buffer will do; the stubs say bytes.

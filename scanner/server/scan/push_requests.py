@@ -5,7 +5,7 @@ Pure: no stream, no task. `scanner.server.scan.push` acts on it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from scanner.errors import ArgumentInvalid, CreditInvalid
 from scanner.proto.weir.v1 import scanner_pb2 as pb
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from transport import SendCredit
+
+_REQUEST_BYTES_MAX: Final = 64 * 1024
+"""A demand or a drain takes some tens of octets."""
 
 
 class RequestSide:
@@ -43,7 +46,7 @@ class RequestSide:
             ArgumentInvalid: It is a second open, empty, of a kind that is not known here, or not a message.
             CreditInvalid: It demands more than can be counted.
         """
-        request = parse_request(pb.ScanRequest, message)
+        request = parse_request(pb.ScanRequest, message, _REQUEST_BYTES_MAX)
         match request.WhichOneof("request"):
             case "demand":
                 return self._demand(request.demand.bytes_limit)

@@ -10,6 +10,7 @@ Answers are filled in `scanner.server.pull.fetch`.
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final
 
@@ -59,7 +60,7 @@ class FetchService:
         message = await stream.receive()
         if message is None:
             raise ArgumentInvalid("the call ended without a request")
-        request = parse_request(pb.FetchLogRequest, message)
+        request = parse_request(pb.FetchLogRequest, message, self._config.unary_request_bytes_max)
         query = query_from_proto(
             request.query,
             predicates_max=self._config.filter_predicates_max,
@@ -143,7 +144,6 @@ def _check(request: pb.FetchLogRequest, query: ScanQuery) -> None:
         raise ArgumentInvalid("the query of a fetch has no bucket, no range and no row_limit")
     if not request.positions:
         raise ArgumentInvalid("a fetch needs a position")
-    buckets = [position.bucket for position in request.positions]
-    if len(set(buckets)) != len(buckets):
-        twice = next(bucket for bucket in buckets if buckets.count(bucket) > 1)
-        raise ArgumentInvalid(f"a fetch names bucket {twice} more than once")
+    bucket, times = Counter(position.bucket for position in request.positions).most_common(1)[0]
+    if times > 1:
+        raise ArgumentInvalid(f"a fetch names bucket {bucket} more than once")

@@ -102,7 +102,7 @@ class PageService:
         message = await stream.receive()
         if message is None:
             raise ArgumentInvalid("the call ended without a request")
-        request = parse_request(pb.ScanPageRequest, message)
+        request = parse_request(pb.ScanPageRequest, message, self._config.unary_request_bytes_max)
         _check(request)
         query = self._opener.read_query(request.query)
         if request.close:

@@ -198,7 +198,7 @@ class ScanService:
         message = await stream.receive()
         if message is None:
             raise ArgumentInvalid("the stream ended before its scan was opened")
-        request = parse_request(pb.ScanRequest, message)
+        request = parse_request(pb.ScanRequest, message, self._config.unary_request_bytes_max)
         kind = request.WhichOneof("request")
         if kind != "open":
             raise ArgumentInvalid(f"the first message of a scan is its open, not {kind or 'an empty one'}")

@@ -66,7 +66,7 @@ class SessionService:
         message = await stream.receive()
         if message is None:
             raise ArgumentInvalid("the call ended without a request")
-        request = parse_request(pb.ScanSessionRequest, message)
+        request = parse_request(pb.ScanSessionRequest, message, self._config.unary_request_bytes_max)
         is_open = request.HasField("query")
         if is_open == bool(request.scanner_id):
             raise ArgumentInvalid(

@@ -58,7 +58,7 @@ async def test_an_address_that_is_not_ours_is_refused() -> None:
 
 
 async def test_requests_of_calls_that_take_one_are_short() -> None:
-    """What is longer is refused unread; what carries a schema, or keys, may be as long as those are."""
+    """What is longer is refused unread, and so is what opens a scan; what carries a schema, or keys, may be longer."""
     table = description()
     long = description("x" * 100)
     async with serving(MemoryStore(), ScannerConfig(unary_request_bytes_max=200)) as (_, client):
@@ -69,6 +69,17 @@ async def test_requests_of_calls_that_take_one_are_short() -> None:
         for service in (methods.TABLES + "DescribeTable", methods.ADMIN + "ListImages", methods.PUBLISH):
             refused = await failure(functools.partial(client.call, service, bytes(201)))
             assert isinstance(refused, ArgumentInvalid)
+            assert "a request of 201 octets is too large; 200 are allowed" in refused.message
+        for service in (
+            methods.SCAN,
+            methods.SCAN_SESSION,
+            methods.SCAN_PAGE,
+            methods.FETCH_LOG,
+            methods.JOIN,
+        ):
+            async with client.open_stream(service) as stream:
+                await stream.send(bytes(201))
+                refused = await failure(stream.receive)
             assert "a request of 201 octets is too large; 200 are allowed" in refused.message
         keys = pa.record_batch({"id": range(1000)})
         request = tables_pb2.GetRequest(table=table.name, keys=encode_stream(keys)).SerializeToString()

@@ -73,6 +73,13 @@ def test_a_drain_is_remembered() -> None:
     assert side.draining
 
 
+def test_a_long_request_is_not_read() -> None:
+    """A demand is short; what is not holds millions of messages, which would be parsed while everybody waits."""
+    side = RequestSide(SendCredit())
+    with pytest.raises(ArgumentInvalid, match="65537 octets is too large"):
+        side.receive(bytes(65_537))
+
+
 @given(st.binary())
 def test_random_bytes_parse_or_raise_one_error(data: bytes) -> None:
     """Whatever a client sends, it is understood or refused by type."""

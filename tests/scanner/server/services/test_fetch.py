@@ -383,6 +383,15 @@ async def test_a_request_that_makes_no_sense_is_refused(
     assert says in error.message
 
 
+async def test_a_bucket_that_is_named_twice_among_very_many_is_found_at_once() -> None:
+    """The whole server waits for that: where each bucket was counted in all of them, it stood still for an hour."""
+    positions = [at(0, bucket) for bucket in (*range(300_000), 299_999)]
+    async with serving_items([0]) as (_, client):
+        request = pb.FetchLogRequest(query=pb.ScanQuery(table="items"), positions=positions)
+        error = await failure(lambda: client.call(methods.FETCH_LOG, request.SerializeToString()))
+    assert "names bucket 299999 more than once" in error.message
+
+
 async def test_a_dropped_table_ends_a_fetch_that_waits() -> None:
     """With the error of its bucket, and the drop does not wait for the fetch's time."""
     async with serving_items([0]) as (server, client):
