@@ -359,8 +359,13 @@ class LeaseKeeper:
         self._held[at] = held
         return True
 
-    def _end(self, key: LeaseKey, error: ScannerError) -> None:
-        """Retention takes the log away from a lease: its promise is broken, so it ends as a whole."""
+    def _end(self, key: LeaseKey, state: LeasedState, error: ScannerError) -> None:
+        """Retention takes the log away from a lease: its promise is broken, so it ends as a whole.
+
+        Not where the state is about to be leased, which fails then, or where the lease has another one by now.
+        """
+        if not self._wants(key, state):
+            return
         self._registry.drop(key, now_ms=self._clock.now_ms(), why=error.message)
         _logger.warning("lease %s of %s was ended: %s", key.lease_id, key.principal, error.message)
         self._changes += 1
@@ -377,8 +382,10 @@ class LeaseKeeper:
             try:
                 held = await self._finder.hold_again(key, state, functools.partial(self._end, key))
             except OffsetOutOfRange as error:
-                self._end(key, error)  # It was ended before the crash, and that was not written down.
+                self._end(key, state, error)  # It was ended before the crash, and that was not written down.
             except _GONE as error:
+                if not self._wants(key, state):
+                    continue  # Meanwhile it was released, or another state was acquired.
                 _logger.warning("lease %s lost %s[%d]: %s", key.lease_id, state.table, state.bucket, error)
                 self._registry.release(key, [state.bucket_key], now_ms=self._clock.now_ms())
                 self._changes += 1

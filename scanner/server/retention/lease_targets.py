@@ -9,6 +9,7 @@ This module knows no wire and nothing of leases but their names.
 from __future__ import annotations
 
 import enum
+import functools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 PIN: Final = "lease"
 """What pins the log, for people."""
 
-OnEnd = Callable[[ScannerError], None]
+OnEnd = Callable[[LeasedState, ScannerError], None]
 
 
 class Choice(enum.Enum):
@@ -279,4 +280,5 @@ def _held(key: LeaseKey, state: LeasedState, checkpoints: BucketCheckpoints, on_
             f"the changelog is [{start}, {end}), so what comes after offset {state.log_offset} cannot be kept",
             oldest_offset=start,
         )
-    return HeldState(state, bucket.pins.pin(state.log_offset, key.principal, PIN, on_end), checkpoints)
+    pin = bucket.pins.pin(state.log_offset, key.principal, PIN, functools.partial(on_end, state))
+    return HeldState(state, pin, checkpoints)

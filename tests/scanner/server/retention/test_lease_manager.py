@@ -14,13 +14,15 @@ from scanner.errors import (
     ArgumentInvalid,
     LeaseNotFound,
     OffsetOutOfRange,
+    ScannerError,
+    SlowConsumer,
     SnapshotLost,
     StoreFailed,
     TooManyScans,
 )
 from scanner.server.config import ScannerConfig
 from scanner.server.retention.lease_registry import LEASES_DOCUMENT, LeaseRegistry
-from scanner.server.retention.lease_targets import Choice, HeldState
+from scanner.server.retention.lease_targets import Choice, HeldState, RefusedTarget
 from scanner.storage.memory.store import MemoryStore
 from scanner.storage.rocksdb.store import RocksStore
 from tests.support.maintenance import WALL_S, churn, lease_of, open_maintenance, target
@@ -366,6 +368,76 @@ async def test_a_lease_that_changes_while_it_is_held_again(
             await churn(kept)
             assert len((await kept.bucket()).pins) == 0
             assert 0 not in await kept.ids()
+
+
+@pytest.mark.parametrize("moved", [False, True])
+async def test_a_lease_outlives_a_log_that_it_does_not_keep(
+    monkeypatch: pytest.MonkeyPatch, moved: bool
+) -> None:
+    """Retention takes the log of a state that is to be leased, or was until now: the lease stays as it is."""
+    store = MemoryStore()
+    store.create_table(description())
+    slow = SlowConsumer("too much for the test")
+    async with open_maintenance(store) as kept:
+        leases = kept.maintenance.leases
+        await kept.acquire("report", target(Choice.LOG))
+        await kept.write(range(10))
+        pins = (await kept.bucket()).pins
+        if moved:  # Until that is written down, the state before is held, too.
+            write = store.write_document
+
+            def end_and_write(name: str, content: bytes) -> None:
+                assert [pin.end(slow) for pin in pins if pin.offset == 0] == [True]
+                write(name, content)
+
+            with monkeypatch.context() as patch:
+                patch.setattr(store, "write_document", end_and_write)
+                await kept.acquire("report", target(Choice.LOG))
+        else:
+            hold_all = leases._finder.hold_all
+
+            async def hold_and_end(*arguments: Any) -> tuple[list[HeldState], list[RefusedTarget]]:
+                held, missing = await hold_all(*arguments)
+                assert held[0].pin.end(slow)
+                return held, missing
+
+            monkeypatch.setattr(leases._finder, "hold_all", hold_and_end)
+            _, (refused,) = await kept.acquire("report", target(Choice.OFFSET, 0, number=5))
+            assert isinstance(refused.error, SlowConsumer)
+        lease = await leases.renew(REPORT)
+        offset = 10 if moved else 0
+        assert [state.log_offset for state in lease.states.values()] == [offset]
+        assert [pin.offset for pin in pins] == [offset]
+
+
+@pytest.mark.parametrize("error", [SnapshotLost, OffsetOutOfRange])
+async def test_a_lease_that_is_acquired_while_its_state_before_is_found_lost(
+    monkeypatch: pytest.MonkeyPatch, error: type[ScannerError]
+) -> None:
+    """What a sweep finds lost is the state before: the new one stays leased."""
+    store = MemoryStore()
+    store.create_table(description())
+
+    def refuse(*_: object) -> None:
+        raise StoreFailed("too many open files of the test")
+
+    async with open_maintenance(store) as kept:
+        await kept.acquire("report", target(Choice.LOG))
+        await kept.write(range(10))
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "bucket", refuse)
+        async with open_maintenance(store) as kept:
+            patch.undo()
+
+            async def lose(*_: object) -> HeldState:
+                await kept.acquire("report", target(Choice.LOG))
+                raise error("gone", oldest_offset=0)
+
+            leases = kept.maintenance.leases
+            monkeypatch.setattr(leases._finder, "hold_again", lose)
+            await leases.sweep()
+            lease = await leases.renew(REPORT)
+            assert [state.log_offset for state in lease.states.values()] == [10]
 
 
 async def test_a_sweep_looks_for_nothing_that_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
