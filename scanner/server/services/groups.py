@@ -90,14 +90,18 @@ class GroupService:
 
         Raises:
             GroupNotFound: The table has no such group.
-            ArgumentInvalid: A bucket is named twice.
+            ArgumentInvalid: A bucket is named twice, or there are more positions than buckets.
         """
         message = parse_request(pb.CommitPositionsRequest, request)
         authorize(stream, Right.READ, message.table)
         group = await self._groups.group(
             message.table, _checked(message.group, "group"), meant_table_id(message)
         )
-        buckets = [each.bucket for each in message.positions]
+        buckets, all_buckets = [each.bucket for each in message.positions], len(group.states())
+        if len(buckets) > all_buckets:  # Before there is a task for each.
+            raise ArgumentInvalid(
+                f"{len(buckets)} positions are to be stored, and table {message.table!r} has {all_buckets} buckets"
+            )
         if len(set(buckets)) < len(buckets):
             raise ArgumentInvalid("a bucket has two positions in one request")
         refusals: dict[int, ScannerError] = {}

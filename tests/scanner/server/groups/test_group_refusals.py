@@ -105,6 +105,12 @@ async def test_positions_that_are_none(autojump_clock: trio.testing.MockClock) -
             expected = "BUCKET_NOT_FOUND" if bucket else kind.reason
             assert (refused.bucket, refused.reason) == (bucket, expected)
             one_line(ScannerError(refused.message), words)
+        # Each would be a task, and a line of the answer: a request of 3 MB took the whole server half a minute.
+        many = [pb.BucketPosition(bucket=bucket, epoch=at.epoch, position=20) for bucket in range(2)]
+        request = pb.CommitPositionsRequest(table="items", group=GROUP, positions=many).SerializeToString()
+        refusal = await failure(lambda: at.raw.call(methods.GROUPS + "CommitPositions", request))
+        assert isinstance(refusal, ArgumentInvalid)
+        one_line(refusal, "2 positions", "1 buckets")
         with pytest.raises(GroupNotFound) as missing:
             await commit(at.raw, 0, at.epoch, 20, group="nobody")
         one_line(missing.value, "nobody")
