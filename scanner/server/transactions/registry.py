@@ -320,6 +320,8 @@ class Transactions:
                 decided = True
                 if when_decided is not None:
                     when_decided()
+                assert name.decision is not None
+                await self._drop_superseded(table, name, frozenset(_chosen(name, name.decision)))
             decision, completion = name.decision, name.completion
         if completion is not None:
             await completion.wait()
@@ -391,7 +393,8 @@ class Transactions:
                 transaction = f"transaction {text} of table {table.name}"
                 try:
                     async with name.lock:
-                        await self._expire(table, text, name)
+                        if table.names.get(text) is name:  # It may have made room for another one meanwhile.
+                            await self._expire(table, text, name)
                 except ScannerError as error:
                     self._failures.add(f"{transaction} is kept longer", error)
                 else:
@@ -493,8 +496,6 @@ class Transactions:
         )
         while not await self._write_in_order(table, name, decision):
             pass
-        assert name.decision is not None
-        await self._drop_superseded(table, name, frozenset(_chosen(name, name.decision)))
 
     async def _write_in_order(self, table: _Table, name: _Name, decision: Decision) -> bool:
         """Give a decision its time and its place in the order, write it, and have it applied.

@@ -571,6 +571,60 @@ async def test_names_that_are_over_make_room() -> None:
         assert not (await transactions.publish(_key("once:8", 0), {})).decided
 
 
+async def test_a_name_that_made_room_during_a_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is gone, and nothing of one that has its name now goes with it."""
+    clock, store, config = _Clock(), MemoryStore(), ScannerConfig(transaction_names_max=2)
+    store.create_table(TableDescription("t", SCHEMA, ("id",), 2))
+    async with trio.open_nursery() as nursery:
+        catalog = Catalog(store, config, nursery, inline)
+        transactions = await Transactions.load(store, catalog, config, nursery, inline, clock.now_ms)
+
+        async def publish(name: str) -> bool:
+            return (await transactions.publish(_key(name, 0), {}, overwrite=True)).decided
+
+        for name in ("a", "once:b"):
+            await publish(name)
+        clock.hours += 2
+        expire = transactions._expire
+
+        async def expire_slowly(table: Any, text: str, name: Any) -> None:
+            if text == "a":
+                for each in ("once:c", "once:b"):  # Each takes the place of the one before.
+                    assert await publish(each)
+                    clock.hours += 2
+            await expire(table, text, name)
+
+        monkeypatch.setattr(transactions, "_expire", expire_slowly)
+        await transactions.sweep()
+        assert {each.name for each in await transactions.names("t")} == {"a", "once:b"}
+        assert not await publish("once:b")
+
+
+async def test_a_decision_is_told_though_its_publisher_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is decided from the moment on at which it is written: who goes then has published."""
+    store, config, told = MemoryStore(), ScannerConfig(), []
+    store.create_table(TableDescription("t", SCHEMA, ("id",), 2))
+    async with trio.open_nursery() as nursery:
+        catalog = Catalog(store, config, nursery, inline)
+        transactions = await Transactions.load(store, catalog, config, nursery, inline, _Clock().now_ms)
+        for attempt in range(2):
+            writer = await transactions.open_stage(_key("a", 0), Attempt(0, attempt), bytes(16))
+            mutations = [Mutation(store.key_codec("t").encode([0]), b"row")]
+            await writer.append(list(mutation_frames({0: mutations})))
+            await writer.finish()
+        write = MemoryTransactionFiles.write_decision
+        with trio.CancelScope() as scope, monkeypatch.context() as patch:
+
+            def write_and_go(*arguments: Any) -> None:
+                write(*arguments)
+                scope.cancel()
+
+            patch.setattr(MemoryTransactionFiles, "write_decision", write_and_go)
+            await transactions.publish(_key("a", 0), {0: 1}, when_decided=lambda: told.append("decided"))
+        assert told == ["decided"]
+        assert not (await transactions.publish(_key("a", 0), {})).decided
+
+
 @pytest.mark.rocks
 async def test_a_name_of_which_nothing_is_left_is_forgotten(tmp_path: Path) -> None:
     """A writer that failed leaves no name, and no directory."""
