@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from scanner.server.transactions import registry
+from scanner.server.transactions.names import TransactionName
+from scanner.server.transactions.registry import Transactions
+from scanner.server.transactions.stage_writer import StageWriter
 
 if TYPE_CHECKING:
     import pytest
@@ -14,38 +16,38 @@ if TYPE_CHECKING:
 def apply_all_attempts(patch: pytest.MonkeyPatch) -> None:
     """Every attempt of a part counts, whichever was decided."""
     patch.setattr(
-        registry,
-        "_chosen",
+        TransactionName,
+        "chosen",
         lambda name, decision: [stage.key for stage in name.stages.of_version(decision.version)],
     )
 
 
 def lose_a_stage(patch: pytest.MonkeyPatch) -> None:
     """The last stage of a version is left out."""
-    chosen = registry._chosen
+    chosen = TransactionName.chosen
 
     def all_but_one(*arguments: Any) -> list[Any]:
         return chosen(*arguments)[:-1]
 
-    patch.setattr(registry, "_chosen", all_but_one)
+    patch.setattr(TransactionName, "chosen", all_but_one)
 
 
 def decide_otherwise(patch: pytest.MonkeyPatch) -> None:
     """The answer names the attempts that were asked for, whatever was decided before."""
-    publish = registry.Transactions.publish
+    publish = Transactions.publish
 
     async def answer(self: Any, key: Any, attempts: Any, **options: Any) -> Any:
         published = await publish(self, key, attempts, **options)
         return dataclasses.replace(published, attempts=dict(attempts))
 
-    patch.setattr(registry.Transactions, "publish", answer)
+    patch.setattr(Transactions, "publish", answer)
 
 
 def stage_half(patch: pytest.MonkeyPatch) -> None:
     """Of what is staged in one go every second frame is acknowledged and not kept."""
-    append = registry.StageWriter.append
+    append = StageWriter.append
 
     async def half(self: Any, frames: Any) -> None:
         await append(self, frames[::2])
 
-    patch.setattr(registry.StageWriter, "append", half)
+    patch.setattr(StageWriter, "append", half)

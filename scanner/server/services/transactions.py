@@ -18,7 +18,7 @@ from scanner.server.auth.access import Right, authorize, principal_of
 from scanner.server.auth.audit import AuditEvent, audit
 from scanner.server.tables.write_encoding import encode_routed
 from scanner.server.tables.writes import WriteCall, mutations_bytes
-from scanner.server.transactions.registry import VersionKey
+from scanner.server.transactions.names import VersionKey
 from scanner.server.transactions.stages import Attempt
 from scanner.storage.transactions import SESSION_BYTES, mutation_frames
 from scanner.wire.queries import meant_table_id, parse_request
@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from scanner.server.config import ScannerConfig
     from scanner.server.tables.catalog import Catalog
     from scanner.server.tables.write_memory import WriteMemory
-    from scanner.server.transactions.registry import StageWriter, Transactions
+    from scanner.server.transactions.registry import Transactions
+    from scanner.server.transactions.stage_writer import StageWriter
     from transport import ServerStream
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_.:-]{1,100}")
@@ -151,12 +152,13 @@ class TransactionService:
         authorize(stream, Right.DESCRIBE, message.table)
         response = pb.ListTransactionsResponse(table_id=meant_table_id(message))
         for each in await self._transactions.names(message.table, meant_table_id(message)):
+            decision = each.decision
             response.transactions.add(
-                name=each.name,
-                decided_version=each.decided_version,
-                applied=each.applied,
-                stages=each.stages,
-                staged_bytes=each.staged_bytes,
+                name=each.text,
+                decided_version=None if decision is None else decision.version,
+                applied=decision is not None and decision.applied,
+                stages=sum(1 for _ in each.stages),
+                staged_bytes=each.stages.size,
             )
         return response.SerializeToString()
 

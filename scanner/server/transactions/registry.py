@@ -22,18 +22,16 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import trio
 
 from scanner.errors import (
-    ArgumentInvalid,
     DataCorrupted,
     ScannerError,
     StageNotFound,
-    StagesFull,
     StoreFailed,
     TableNotFound,
     TooManyTransactions,
@@ -43,22 +41,17 @@ from scanner.errors import (
 from scanner.server.failures import Failures
 from scanner.server.transactions.completion import Applier, Completion
 from scanner.server.transactions.decisions import Decision
-from scanner.server.transactions.stages import Attempt, Stages
+from scanner.server.transactions.names import TransactionName, TransactionTable, VersionKey
+from scanner.server.transactions.stage_writer import StageRoom, StageWriter
+from scanner.server.transactions.stages import Attempt
 from scanner.server.transactions.verification import Verification
-from scanner.storage.transactions import (
-    StageKey,
-    StoredStage,
-    count_mutations,
-    digest_mutations,
-    head_frame,
-    tail_frame,
-)
+from scanner.storage.transactions import StageKey
 
 if TYPE_CHECKING:
     from scanner.server.config import ScannerConfig
     from scanner.server.tables.catalog import Catalog, ServedTable
     from scanner.storage.interface import Store
-    from scanner.storage.transactions import AppliedShare, StageSink, TransactionFiles
+    from scanner.storage.transactions import AppliedShare, StoredStage
     from scanner.tasks import RunBlocking
 
 _APPLYING_SHARE = 2
@@ -67,19 +60,6 @@ _APPLYING_SHARE = 2
 _ONCE = "once:"
 """What the names begin with that are used for one version."""
 _logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class VersionKey:
-    """Names one version of a transaction."""
-
-    table: str
-    table_id: int
-    name: str
-    version: int
-
-    def __str__(self) -> str:
-        return f"version {self.version} of transaction {self.name!r} of table {self.table!r}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,65 +74,6 @@ class Published:
     """By bucket, the changes that it made."""
     overwrite: bool
     """Whether the rows that no part names were deleted."""
-
-
-@dataclass(frozen=True, slots=True)
-class NameInfo:
-    """What a table has of one transaction name."""
-
-    name: str
-    decided_version: int | None
-    applied: bool
-    stages: int
-    staged_bytes: int
-
-
-class _Name:
-    """One transaction name of a table."""
-
-    def __init__(self, used_ms: int) -> None:
-        self.decision: Decision | None = None
-        self.completion: Completion | None = None
-        self.stages = Stages()
-        self.lock = trio.Lock()
-        """Held while a stage is finished, and while a version is decided or aborted."""
-        self.uncertain = False
-        """Whether the disk may have another decision, since writing one has failed."""
-        self.sessions = 0
-        """Stages that are being written."""
-        self.sequence = 0
-        """Of the stage that was opened last."""
-        self.used_ms = used_ms
-
-    def require_newest(self, key: VersionKey) -> None:
-        decided = self.decision
-        if decided is not None and key.version < decided.version:
-            raise VersionSuperseded(
-                f"{key} is superseded: version {decided.version} is decided; nothing was staged or published",
-                metadata={"decided_version": str(decided.version)},
-            )
-
-    @property
-    def idle(self) -> bool:
-        """Whether nothing is staged, and nothing is left to apply."""
-        busy = self.stages or self.sessions
-        return not busy and (self.decision is None or self.decision.applied)
-
-    def is_decided(self, key: VersionKey) -> bool:
-        return self.decision is not None and self.decision.version == key.version
-
-
-class _Table:
-    """The transactions of one table."""
-
-    def __init__(self, name: str, files: TransactionFiles) -> None:
-        self.name = name
-        self.files = files
-        self.names: dict[str, _Name] = {}
-        self.decisions = 0
-        """The `order` of the newest decision."""
-        self.deciding = trio.Lock()
-        """Held while a decision gets its place in that order and is written. Nothing else is waited for meanwhile."""
 
 
 class Transactions:
@@ -186,13 +107,12 @@ class Transactions:
         self._to_come: set[int] = set()
         """Times that an earlier server, whose clock was ahead, has stamped stages and decisions with."""
         self._applier = Applier(catalog, config, run_blocking)
-        self._tables: dict[int, _Table] = {}
+        self._tables: dict[int, TransactionTable] = {}
+        self._room = StageRoom(config.transaction_stage_bytes_max, self._tables)
         self._failures = Failures(_logger)
         self._unread: set[str] = set()
         """Tables of which an earlier server left something that could not be read at the start."""
         self._loading = trio.Lock()
-        self._writing_bytes = 0
-        """Octets of stages that are being written."""
 
     @classmethod
     async def load(
@@ -225,8 +145,7 @@ class Transactions:
     @property
     def staged_bytes(self) -> int:
         """Octets of all stages, those that are being written included."""
-        durable = sum(name.stages.size for table in self._tables.values() for name in table.names.values())
-        return self._writing_bytes + durable
+        return self._room.bytes_taken
 
     @property
     def unapplied(self) -> int:
@@ -258,21 +177,21 @@ class Transactions:
         Cancellation:
             No effect.
         """
-        table = await self._of(key)
+        table = await self._load(key.table, key.table_id)
         name = await self._name(table, key)
         name.require_newest(key)
-        self._require_cap(0)
+        self._room.require(0)
         durable = (each.key.sequence for each in name.stages.of_attempt(key.version, attempt))
         # Above those that are being written, too: stages apply in this order, and no two of them are one file.
         name.sequence = 1 + max((name.sequence, *durable))
         stage = StageKey(key.name, key.version, *attempt, name.sequence, self._now_ms(), session)
         name.sessions += 1
         try:
-            sink = await self._run_blocking(functools.partial(table.files.open_sink, stage))
+            sink = await table.run(table.files.open_sink, stage)
         except BaseException:
             name.sessions -= 1
             raise
-        return StageWriter(self, table, name, key, stage, sink)
+        return StageWriter(self._room, name, key, stage, sink)
 
     async def publish(
         self,
@@ -307,21 +226,20 @@ class Transactions:
         Cancellation:
             The version may be decided; it is applied then all the same.
         """
-        table = await self._of(key)
+        table = await self._load(key.table, key.table_id)
         name = await self._name(table, key)
         decided = False
         async with name.lock:
-            await self._resolve(table, key.name, name)
+            await self._resolve(name)
             name.require_newest(key)
             if not name.is_decided(key):
                 if name.completion is not None and not name.completion.over:
                     await name.completion.wait()
-                await self._decide(table, name, key, attempts, rows_min or {}, overwrite=overwrite)
+                await self._decide(name, key, attempts, rows_min or {}, overwrite=overwrite)
                 decided = True
                 if when_decided is not None:
                     when_decided()
-                assert name.decision is not None
-                await self._drop_superseded(table, name, frozenset(_chosen(name, name.decision)))
+                await self._drop_superseded(name)
             decision, completion = name.decision, name.completion
         if completion is not None:
             await completion.wait()
@@ -347,18 +265,18 @@ class Transactions:
         Cancellation:
             Some stages may be freed.
         """
-        table = await self._of(key)
+        table = await self._load(key.table, key.table_id)
         name = table.names.get(key.name)
         if name is None:
             return 0
         async with name.lock:
-            await self._resolve(table, key.name, name)
+            await self._resolve(name)
             name.require_newest(key)
             if name.is_decided(key):
                 raise TransactionDecided(f"{key} is decided, and cannot be aborted any more")
-            return await self._drop(table, name, name.stages.of_version(key.version))
+            return await self._drop(name, name.stages.of_version(key.version))
 
-    async def names(self, table: str, table_id: int | None = None) -> list[NameInfo]:
+    async def names(self, table: str, table_id: int | None = None) -> list[TransactionName]:
         """What a table has of transactions, by name.
 
         Args:
@@ -370,16 +288,7 @@ class Transactions:
             ScannerError: Storage failed.
         """
         found = await self._load(table, table_id)
-        return [
-            NameInfo(
-                text,
-                None if name.decision is None else name.decision.version,
-                name.decision is not None and name.decision.applied,
-                sum(1 for _ in name.stages),
-                name.stages.size,
-            )
-            for text, name in sorted(found.names.items())
-        ]
+        return [name for _, name in sorted(found.names.items())]
 
     async def sweep(self) -> None:
         """Free the stages and forget the names whose time is over. A failure is logged, and tried again.
@@ -393,8 +302,7 @@ class Transactions:
                 transaction = f"transaction {text} of table {table.name}"
                 try:
                     async with name.lock:
-                        if table.names.get(text) is name:  # It may have made room for another one meanwhile.
-                            await self._expire(table, text, name)
+                        await self._expire(name)
                 except ScannerError as error:
                     self._failures.add(f"{transaction} is kept longer", error)
                 else:
@@ -411,66 +319,71 @@ class Transactions:
             _logger.warning("the transactions of table %r can be read now", name)
         self._unread.discard(name)
 
-    async def _expire(self, table: _Table, text: str, name: _Name) -> None:
-        await self._resolve(table, text, name)
+    async def _expire(self, name: TransactionName) -> None:
+        await self._resolve(name)
         config = self._config
         decided = -1 if name.decision is None else name.decision.version
         for version in name.stages.versions:
             stages = name.stages.of_version(version)
             age_ms = min(self._age_ms(each.key.staged_ms) for each in stages)
             if version > decided and not name.sessions and age_ms >= 1000 * config.transaction_stage_ttl_s:
-                await self._drop(table, name, stages)
-        ttl_s = config.transaction_once_ttl_s if text.startswith(_ONCE) else config.transaction_name_ttl_s
+                await self._drop(name, stages)
+        ttl_s = (
+            config.transaction_once_ttl_s if name.text.startswith(_ONCE) else config.transaction_name_ttl_s
+        )
         if name.decision is None:
             ttl_s = config.transaction_name_ttl_s_min
-        if name.idle and self._age_ms(name.used_ms) >= 1000 * ttl_s:
-            await self._forget(table, text, name)
+        if self._is_over(name, ttl_s):
+            await self._forget(name)
 
     def _age_ms(self, stamp_ms: int) -> int:
         """How long ago something was used or staged; by a clock that was ahead: how long this server has run since."""
         now_ms = self._now_ms()
         return now_ms - (self._begun_ms if stamp_ms > now_ms and stamp_ms in self._to_come else stamp_ms)
 
-    async def _make_room(self, table: _Table) -> None:
+    async def _make_room(self, table: TransactionTable) -> None:
         """Forget the oldest of the names that are used once, if its writer will not come again."""
-        due_ms = 1000 * self._config.transaction_name_ttl_s_min
+        ttl_s = self._config.transaction_name_ttl_s_min
         over = [
-            (self._age_ms(name.used_ms), text)
+            name
             for text, name in table.names.items()
-            if text.startswith(_ONCE) and name.idle and self._age_ms(name.used_ms) >= due_ms
+            if text.startswith(_ONCE) and self._is_over(name, ttl_s)
         ]
-        if not over:
-            return
-        _, text = max(over)
-        name = table.names[text]
-        async with name.lock:
-            if table.names.get(text) is name and name.idle and self._age_ms(name.used_ms) >= due_ms:
-                await self._forget(table, text, name)
+        if over:
+            oldest = max(over, key=lambda name: (self._age_ms(name.used_ms), name.text))
+            async with oldest.lock:
+                if self._is_over(oldest, ttl_s):
+                    await self._forget(oldest)
 
-    async def _forget(self, table: _Table, text: str, name: _Name) -> None:
-        used_ms = name.used_ms
+    def _is_over(self, name: TransactionName, ttl_s: float) -> bool:
+        """Whether a name is there still, and was not needed for so long."""
+        there = name.table.names.get(name.text) is name
+        return there and name.idle and self._age_ms(name.used_ms) >= 1000 * ttl_s
+
+    async def _forget(self, name: TransactionName) -> None:
+        table, text, used_ms = name.table, name.text, name.used_ms
         # The buckets first: what the decision says is never less than what they say. Without a decision they are not
         # asked to forget: in a restored directory they know more than it does.
-        served = await self._served(table)
+        served = await table.served()
         for index in range(0 if name.decision is None else served.description.buckets):
             bucket = await self._catalog.bucket(served, index)
             if text in bucket.storage.applied_shares:
                 await bucket.forget_transaction(text).wait_durable()
-        await self._run_blocking(functools.partial(table.files.drop_decision, text))
-        name.decision = name.completion = None
+        await table.run(table.files.drop_decision, text)
+        name.decision, name.completion, name.uncertain = None, None, False
         if name.used_ms == used_ms:  # Nobody waits for it.
             del table.names[text]
 
     async def _decide(
         self,
-        table: _Table,
-        name: _Name,
+        name: TransactionName,
         key: VersionKey,
         attempts: Mapping[int, int],
         rows_min: Mapping[int, int],
         *,
         overwrite: bool,
     ) -> None:
+        table = name.table
         if name.decision is None:
             await self._require_unapplied(table, key)
         chosen = {
@@ -481,9 +394,9 @@ class Transactions:
         _require_rows(key, attempts, verified.rows, rows_min)
         buckets = verified.buckets
         if overwrite:
-            buckets = set(range((await self._served(table)).description.buckets))
+            buckets = set(range((await table.served()).description.buckets))
         size = sum(stage.size for stages in chosen.values() for stage in stages)
-        await self._run_blocking(functools.partial(table.files.require_room, _APPLYING_SHARE * size))
+        await table.run(table.files.require_room, _APPLYING_SHARE * size)
         decision = Decision(
             table_id=key.table_id,
             name=key.name,
@@ -494,16 +407,17 @@ class Transactions:
             decided_ms=0,
             order=0,
         )
-        while not await self._write_in_order(table, name, decision):
+        while not await self._write_in_order(name, decision):
             pass
 
-    async def _write_in_order(self, table: _Table, name: _Name, decision: Decision) -> bool:
+    async def _write_in_order(self, name: TransactionName, decision: Decision) -> bool:
         """Give a decision its time and its place in the order, write it, and have it applied.
 
         Returns:
             Whether it is decided; not if nobody knows what another name has decided, which would come before.
         """
-        await self._resolve_others(table, name)
+        table = name.table
+        await self._resolve_others(name)
         async with table.deciding:
             if any(other.uncertain for other in table.names.values() if other is not name):
                 return False
@@ -513,10 +427,10 @@ class Transactions:
             await self._write(table, decision)
             name.uncertain = False
             name.decision, name.used_ms = decision, decision.decided_ms
-            self._complete(table, name, decision)
+            self._complete(name, decision)
             return True
 
-    def _staged(self, name: _Name, key: VersionKey, attempt: Attempt) -> list[StoredStage]:
+    def _staged(self, name: TransactionName, key: VersionKey, attempt: Attempt) -> list[StoredStage]:
         stages = name.stages.of_attempt(key.version, attempt)
         if not stages:
             raise StageNotFound(
@@ -525,8 +439,10 @@ class Transactions:
             )
         return stages
 
-    async def _verified(self, table: _Table, chosen: Mapping[int, Sequence[StageKey]]) -> Verification:
-        served = await self._served(table)
+    async def _verified(
+        self, table: TransactionTable, chosen: Mapping[int, Sequence[StageKey]]
+    ) -> Verification:
+        served = await table.served()
         codec = served.schema.key_codec
 
         def describe(encoded: bytes) -> str:
@@ -534,13 +450,13 @@ class Transactions:
 
         verification = Verification(table.files, chosen, describe)
         steps = verification.steps()
-        while not await self._run_blocking(functools.partial(_take, steps)):
+        while not await table.run(_take, steps):
             pass
         return verification
 
-    async def _require_unapplied(self, table: _Table, key: VersionKey) -> None:
+    async def _require_unapplied(self, table: TransactionTable, key: VersionKey) -> None:
         """Refuse what buckets have applied, though nothing is known of a decision: the directory was restored."""
-        served = await self._served(table)
+        served = await table.served()
         for index in range(served.description.buckets):
             share = (await self._catalog.bucket(served, index)).storage.applied_shares.get(key.name)
             if share is not None and share.version > key.version:
@@ -549,51 +465,50 @@ class Transactions:
                     metadata={"decided_version": str(share.version)},
                 )
 
-    async def _resolve(self, table: _Table, text: str, name: _Name) -> None:
+    async def _resolve(self, name: TransactionName) -> None:
         """Find out what the disk has after the writing of a decision has failed, and abide by it."""
         if not name.uncertain:
             return
-        content = (await self._run_blocking(table.files.decisions)).get(text)
+        content = (await name.table.run(name.table.files.decisions)).get(name.text)
         if content is not None:
-            found = Decision.from_document(content, table.files.table_id, text)
+            found = Decision.from_document(content, name.table.files.table_id, name.text)
             if name.decision is None or found.version > name.decision.version:
-                await self._write(table, found)  # It may not be durable yet.
+                await self._write(name.table, found)  # It may not be durable yet.
                 name.decision = found
-                self._complete(table, name, found)
+                self._complete(name, found)
         name.uncertain = False
 
-    async def _resolve_others(self, table: _Table, name: _Name) -> None:
+    async def _resolve_others(self, name: TransactionName) -> None:
         """Find out whether other names have decided, before this one does: what they have decided comes before it.
 
         Who waits here is certain itself, so nobody who does is waited for.
         """
-        for text, other in list(table.names.items()):
+        for other in list(name.table.names.values()):
             if other is not name and other.uncertain:
                 async with other.lock:
-                    await self._resolve(table, text, other)
+                    await self._resolve(other)
 
-    async def _write(self, table: _Table, decision: Decision) -> None:
-        await self._run_blocking(
-            functools.partial(table.files.write_decision, decision.name, decision.to_document())
-        )
+    async def _write(self, table: TransactionTable, decision: Decision) -> None:
+        await table.run(table.files.write_decision, decision.name, decision.to_document())
 
-    def _complete(self, table: _Table, name: _Name, decision: Decision) -> None:
+    def _complete(self, name: TransactionName, decision: Decision) -> None:
         """Have a decision applied, in the background."""
+        table = name.table
 
         async def apply() -> None:
             await self._wait_earlier(table, decision)
-            shares = await self._applier.apply(table.files, table.name, decision, _chosen(name, decision))
+            shares = await self._applier.apply(table.files, table.name, decision, name.chosen(decision))
             done = replace(decision, shares=shares)
             await self._write(table, done)
             name.decision = done
-            await self._drop_superseded(table, name, frozenset())
+            await self._drop_superseded(name)
 
-        what = f"version {decision.version} of transaction {decision.name!r} of table {table.name!r}"
-        name.completion = Completion(apply, what)
+        key = VersionKey(table.name, decision.table_id, decision.name, decision.version)
+        name.completion = Completion(apply, str(key))
         self._nursery.start_soon(name.completion.run)
 
     @staticmethod
-    async def _wait_earlier(table: _Table, decision: Decision) -> None:
+    async def _wait_earlier(table: TransactionTable, decision: Decision) -> None:
         """Wait until what was decided before, under other names, is applied to the buckets that both change.
 
         Raises:
@@ -608,46 +523,25 @@ class Transactions:
                 with suppress(DataCorrupted, TableNotFound):
                     await completion.wait()
 
-    async def _drop_superseded(self, table: _Table, name: _Name, kept: frozenset[StageKey]) -> None:
+    async def _drop_superseded(self, name: TransactionName) -> None:
         """Free what a decision has left over. A disk that refuses keeps it until the next start."""
         assert name.decision is not None
         version = name.decision.version
+        kept = () if name.decision.applied else name.chosen(name.decision)
         over = [stage for stage in name.stages if stage.key.version <= version and stage.key not in kept]
         try:
-            await self._drop(table, name, over)
+            await self._drop(name, over)
         except ScannerError as error:
-            _logger.warning("stages of table %s are kept longer: %s", table.name, error)
+            _logger.warning("stages of table %s are kept longer: %s", name.table.name, error)
 
-    async def _drop(self, table: _Table, name: _Name, stages: Sequence[StoredStage]) -> int:
+    async def _drop(self, name: TransactionName, stages: Sequence[StoredStage]) -> int:
         keys = [stage.key for stage in stages]
         if keys:
-            await self._run_blocking(functools.partial(table.files.drop_stages, keys))
+            await name.table.run(name.table.files.drop_stages, keys)
             name.stages.remove(keys)
         return sum(stage.size for stage in stages)
 
-    def _require_cap(self, wanted_bytes: int) -> None:
-        allowed = self._config.transaction_stage_bytes_max
-        if self.staged_bytes + wanted_bytes >= allowed:
-            raise StagesFull(
-                f"the stages of this server take {self.staged_bytes} bytes, and {allowed} are allowed"
-                " (transaction_stage_bytes_max); publish or abort what is staged, or wait until it expires"
-            )
-
-    async def _served(self, table: _Table) -> ServedTable:
-        served = await self._catalog.table(table.name)
-        if served.table_id != table.files.table_id:
-            raise TableNotFound(f"table {table.name!r} was dropped")
-        for bucket in served.buckets.values():
-            bucket.check_served()  # A drop refuses writes first, and takes the stages and the table's name last.
-        return served
-
-    async def _of(self, key: VersionKey) -> _Table:
-        table = await self._load(key.table)
-        if table.files.table_id != key.table_id:
-            raise TableNotFound(f"table {key.table!r} was dropped, and created again")
-        return table
-
-    async def _name(self, table: _Table, key: VersionKey) -> _Name:
+    async def _name(self, table: TransactionTable, key: VersionKey) -> TransactionName:
         if key.name not in table.names and len(table.names) >= self._config.transaction_names_max:
             await self._make_room(table)
         name = table.names.get(key.name)
@@ -657,11 +551,11 @@ class Transactions:
                     f"table {key.table!r} has {len(table.names)} transaction names, and no more are remembered"
                     " (transaction_names_max); use the name of one that is over, or wait until one is forgotten"
                 )
-            name = table.names[key.name] = _Name(self._now_ms())
+            name = table.names[key.name] = TransactionName(table, key.name, self._now_ms())
         name.used_ms = self._now_ms()
         return name
 
-    async def _load(self, table: str, table_id: int | None = None) -> _Table:
+    async def _load(self, table: str, table_id: int | None = None) -> TransactionTable:
         served = await self._catalog.table(table, table_id)
         found = self._tables.get(served.table_id)
         if found is None:
@@ -676,22 +570,22 @@ class Transactions:
     def _dropped(self, table_id: int, error: ScannerError) -> None:
         self._tables.pop(table_id, None)
 
-    async def _read(self, served: ServedTable) -> _Table:
+    async def _read(self, served: ServedTable) -> TransactionTable:
         """Find what earlier servers left of a table's transactions."""
         text = served.description.name
         files = await self._run_blocking(functools.partial(self._store.transaction_files, text))
         if files.table_id != served.table_id:
             raise TableNotFound(f"table {text!r} was dropped")
-        table = _Table(text, files)
-        decisions = await self._run_blocking(files.decisions)
-        stages = await self._run_blocking(files.stages)
+        table = TransactionTable(text, files, self._catalog, self._run_blocking)
+        decisions, stages = await table.run(files.decisions), await table.run(files.stages)
         for each, content in decisions.items():
-            name = table.names[each] = _Name(self._now_ms())
+            name = table.names[each] = TransactionName(table, each, self._now_ms())
             name.decision = Decision.from_document(content, served.table_id, each)
             name.used_ms = name.decision.decided_ms
             table.decisions = max(table.decisions, name.decision.order)
         for stage in stages:
-            name = table.names.setdefault(stage.key.name, _Name(stage.key.staged_ms))
+            fresh = TransactionName(table, stage.key.name, stage.key.staged_ms)
+            name = table.names.setdefault(stage.key.name, fresh)
             name.stages.add(stage)
             name.used_ms = max(name.used_ms, stage.key.staged_ms)
         stamps = [stage.key.staged_ms for stage in stages] + [name.used_ms for name in table.names.values()]
@@ -699,145 +593,10 @@ class Transactions:
         decided = [(name, name.decision) for name in table.names.values() if name.decision is not None]
         for name, decision in decided:
             if not decision.applied:
-                self._complete(table, name, decision)
-        for name, decision in decided:
-            kept = () if decision.applied else _chosen(name, decision)
-            await self._drop_superseded(table, name, frozenset(kept))
+                self._complete(name, decision)
+        for name, _ in decided:
+            await self._drop_superseded(name)
         return table
-
-
-class StageWriter:
-    """A stage that is being written; made by `Transactions.open_stage`. For one task; it must be finished or left."""
-
-    def __init__(
-        self,
-        transactions: Transactions,
-        table: _Table,
-        name: _Name,
-        key: VersionKey,
-        stage: StageKey,
-        sink: StageSink,
-    ) -> None:
-        self._transactions = transactions
-        self._table = table
-        self._name = name
-        self._key = key
-        self._stage = stage
-        self._sink = sink
-        self._frames = 0
-        self._mutations = 0
-        self._bytes = 0
-        self._open = True
-
-    async def append(self, frames: Sequence[tuple[bytes, int]]) -> None:
-        """Write frames of mutations; see `scanner.storage.transactions.mutation_frames`.
-
-        Raises:
-            StagesFull, DiskFull: There is no room.
-            ScannerError: Storage failed.
-
-        Waits:
-            For storage.
-
-        Cancellation:
-            Leave it then.
-        """
-        if self._name.is_decided(self._key):
-            return  # It would not be kept.
-        encoded = [frame for frame, _ in frames]
-        if not self._bytes:
-            encoded.insert(0, head_frame(self._table.files.table_id, self._stage))
-        size = sum(map(len, encoded))
-        self._transactions._require_cap(size)
-        self._bytes += size
-        self._transactions._writing_bytes += size
-        self._frames += len(frames)
-        self._mutations += sum(count for _, count in frames)
-        await self._transactions._run_blocking(functools.partial(self._sink.append, encoded))
-
-    async def finish(self) -> tuple[int, bool]:
-        """Make the stage durable.
-
-        Returns:
-            Its octets, and whether the version was decided meanwhile: it was not kept then.
-
-        Raises:
-            ArgumentInvalid: Its session is that of a stage with other rows; nothing of this one was kept.
-            TableNotFound: The table was dropped, or is being dropped.
-            VersionSuperseded: A newer version was decided.
-            ScannerError: Storage failed; nothing was kept.
-
-        Waits:
-            For storage, and while the version is being decided.
-
-        Cancellation:
-            It may be durable.
-        """
-        run_blocking, name, key, stage = self._transactions._run_blocking, self._name, self._key, self._stage
-        try:
-            if not name.is_decided(key):
-                await self.append([])
-                await run_blocking(
-                    functools.partial(self._sink.append, [tail_frame(self._frames, self._mutations)])
-                )
-                await run_blocking(self._sink.sync)
-            async with name.lock:
-                name.require_newest(key)
-                if name.is_decided(key):
-                    return 0, True
-                await self._transactions._served(self._table)
-                found = name.stages.find(key.version, Attempt(stage.part, stage.attempt), stage.session)
-                if found is None:
-                    size = await run_blocking(self._sink.finish)
-                    found = StoredStage(stage, size)
-                    name.stages.add(found)
-                else:
-                    await self._require_same(found.key)
-                return found.size, False
-        finally:
-            with trio.CancelScope(shield=True):
-                await self.leave()
-
-    async def leave(self) -> None:
-        """Give it up, unless it is finished. Idempotent.
-
-        Waits:
-            For storage.
-        """
-        if self._open:
-            self._open = False
-            self._name.sessions -= 1
-            self._transactions._writing_bytes -= self._bytes
-            await self._transactions._run_blocking(self._sink.discard)
-
-    async def _require_same(self, kept: StageKey) -> None:
-        """See that this stage is one that is there, sent again: in each bucket it has the same rows."""
-        other = await self._transactions._run_blocking(functools.partial(self._other_rows, kept))
-        if not other:
-            return
-        raise ArgumentInvalid(
-            f"the session of a stage of {self._mutations} rows is that of one of {other}, of {self._key};"
-            " nothing of it was kept: every stage has a session of its own, and the same only when it is sent again"
-        )
-
-    def _other_rows(self, kept: StageKey) -> str:
-        """How the rows of a stage that is there are others; empty: they are the same."""
-        files = self._table.files
-        with closing(files.open_source(kept)) as before, closing(self._sink.open_source()) as now:
-            rows = count_mutations(before, kept)
-            if rows != self._mutations:
-                return f"{rows} rows"
-            theirs = digest_mutations(before, files.table_id, kept)
-            return "" if theirs == digest_mutations(now, files.table_id, self._stage) else "other rows"
-
-
-def _chosen(name: _Name, decision: Decision) -> list[StageKey]:
-    """The stages that count in a decision, in the order in which they are applied."""
-    return [
-        stage.key
-        for part, attempt in sorted(decision.attempts.items())
-        for stage in name.stages.of_attempt(decision.version, Attempt(part, attempt))
-    ]
 
 
 def _require_rows(

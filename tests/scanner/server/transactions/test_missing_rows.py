@@ -20,11 +20,13 @@ from scanner.client.transactions import PartWriter
 from scanner.errors import ArgumentInvalid, ServerUnavailable, StageNotFound, VersionSuperseded
 from scanner.server.server import Server, open_server
 from scanner.server.transactions import registry
+from scanner.server.transactions.stage_writer import StageWriter
 from scanner.server.transactions.verification import Chosen, Verification
 from scanner.storage.memory.store import MemoryStore
 from tests.support.transactions import BEFORE, contents, keys, make_table, rows
 
 if TYPE_CHECKING:
+    from scanner.server.transactions.names import VersionKey
     from scanner.storage.transactions import TransactionFiles
 
 pytestmark = [pytest.mark.socket]
@@ -186,7 +188,7 @@ async def test_a_stage_that_was_sent_again_counts_once(monkeypatch: pytest.Monke
     async with worlds() as world:
         lost = ServerUnavailable("the answer was lost")
         with monkeypatch.context() as patch:
-            _fail_once_behind(patch, registry.StageWriter, "finish", lost)
+            _fail_once_behind(patch, StageWriter, "finish", lost)
             await world.mine.stage(TEN, part=0, attempt=0)
         with monkeypatch.context() as patch:
             _fail_once_behind(patch, PartWriter, "close", lost)
@@ -199,7 +201,7 @@ async def test_a_stage_whose_answer_never_came_may_be_there() -> None:
     """Then there is more than was counted, which is fine, as often as it was staged."""
     async with worlds() as world:
         with pytest.MonkeyPatch.context() as patch:
-            _fail_once_behind(patch, registry.StageWriter, "finish", ArgumentInvalid("not made again"))
+            _fail_once_behind(patch, StageWriter, "finish", ArgumentInvalid("not made again"))
             with pytest.raises(ArgumentInvalid):
                 await world.mine.stage(TEN, part=0, attempt=0)
         await world.mine.stage(TEN, part=0, attempt=0)
@@ -211,15 +213,15 @@ async def test_a_stage_whose_answer_never_came_may_be_there() -> None:
 async def test_a_close_that_was_cancelled_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """The stage is there, and called again `close` says so; leaving the block does that, too. Nothing can be added."""
     async with worlds() as world:
-        real, cancelled = registry.StageWriter.finish, trio.Event()
+        real, cancelled = StageWriter.finish, trio.Event()
 
-        async def finish(self: registry.StageWriter) -> tuple[int, bool]:
+        async def finish(self: StageWriter) -> tuple[int, bool]:
             finished = await real(self)
             closing.cancel()
             await cancelled.wait()
             return finished
 
-        monkeypatch.setattr(registry.StageWriter, "finish", finish)
+        monkeypatch.setattr(StageWriter, "finish", finish)
         async with world.mine.part(0, 0) as writer:
             await writer.upsert(TEN)
             with trio.CancelScope() as closing:
@@ -265,7 +267,7 @@ async def test_an_abort_that_failed_frees_nobody_from_what_was_staged() -> None:
         with pytest.MonkeyPatch.context() as patch:
             real = registry.Transactions.abort
 
-            async def abort(self: registry.Transactions, key: registry.VersionKey) -> int:
+            async def abort(self: registry.Transactions, key: VersionKey) -> int:
                 await real(self, key)
                 raise ArgumentInvalid("not made again")
 
@@ -284,15 +286,15 @@ async def test_an_abort_that_failed_frees_nobody_from_what_was_staged() -> None:
 async def test_a_stage_during_an_abort_is_not_counted(monkeypatch: pytest.MonkeyPatch, stage: Stage) -> None:
     """Whether it was freed nobody knows, so it is not asked for."""
     async with worlds() as world:
-        real = registry.StageWriter.finish
+        real = StageWriter.finish
 
-        async def finish(self: registry.StageWriter) -> tuple[int, bool]:
+        async def finish(self: StageWriter) -> tuple[int, bool]:
             finished = await real(self)
             monkeypatch.undo()
             await world.mine.abort()
             return finished
 
-        monkeypatch.setattr(registry.StageWriter, "finish", finish)
+        monkeypatch.setattr(StageWriter, "finish", finish)
         await stage(world.mine)
         await world.mine.stage(FIVE, part=0, attempt=0)
         assert (await world.mine.publish({0: 0})).decided

@@ -40,8 +40,9 @@ from scanner.server.config import ScannerConfig
 from scanner.server.server import Server, open_server
 from scanner.server.tables.catalog import Catalog
 from scanner.server.transactions.decisions import Decision
+from scanner.server.transactions.names import TransactionName, VersionKey
 from scanner.server.transactions.overwriting import deletions
-from scanner.server.transactions.registry import Transactions, VersionKey
+from scanner.server.transactions.registry import Transactions
 from scanner.server.transactions.stages import Attempt
 from scanner.storage.interface import Mutation
 from scanner.storage.memory.store import MemoryStore
@@ -375,7 +376,7 @@ async def test_stages_and_names_expire() -> None:
         async def known(after_hours: int) -> list[tuple[str, int]]:
             clock.hours += after_hours
             await transactions.sweep()
-            return [(each.name, each.stages) for each in await transactions.names("t")]
+            return [(each.text, sum(1 for _ in each.stages)) for each in await transactions.names("t")]
 
         await transactions.publish(_key("done", 1), {})
         await stage("load", 1, 0)
@@ -421,10 +422,12 @@ async def test_what_a_clock_that_was_ahead_has_stamped_expires() -> None:
         clock.hours = 1
         await stage(transactions, 1)
         await transactions.publish(_key("once:b", 1), {})
-        assert [each.name for each in await transactions.names("t")] == ["load", "once:b"]
+        assert [each.text for each in await transactions.names("t")] == ["load", "once:b"]
         clock.hours = 24
         await transactions.sweep()
-        assert [(each.name, each.stages) for each in await transactions.names("t")] == [("load", 2)]
+        assert [(each.text, sum(1 for _ in each.stages)) for each in await transactions.names("t")] == [
+            ("load", 2)
+        ]
         clock.hours = 25
         await transactions.sweep()
         assert await transactions.names("t") == []
@@ -533,7 +536,7 @@ async def test_names_that_are_used_once() -> None:
         async def known(after_hours: int) -> list[str]:
             clock.hours += after_hours
             await transactions.sweep()
-            return sorted(each.name for each in await transactions.names("t"))
+            return sorted(each.text for each in await transactions.names("t"))
 
         assert await known(0) == ["once:a", "once:b", "other"]
         assert await known(1) == ["once:b", "other"]
@@ -564,7 +567,7 @@ async def test_names_that_are_over_make_room() -> None:
         for number in range(3, 9):
             clock.hours += 0.01
             await save(f"once:{number}")
-            assert {"job", "once:2"} < {each.name for each in await transactions.names("t")}
+            assert {"job", "once:2"} < {each.text for each in await transactions.names("t")}
         assert store.bucket("t", 0).applied_shares.keys() == {"job", "once:7", "once:8"}
         with pytest.raises(TooManyTransactions):
             await save("once:9")
@@ -587,16 +590,16 @@ async def test_a_name_that_made_room_during_a_sweep(monkeypatch: pytest.MonkeyPa
         clock.hours += 2
         expire = transactions._expire
 
-        async def expire_slowly(table: Any, text: str, name: Any) -> None:
-            if text == "a":
+        async def expire_slowly(name: TransactionName) -> None:
+            if name.text == "a":
                 for each in ("once:c", "once:b"):  # Each takes the place of the one before.
                     assert await publish(each)
                     clock.hours += 2
-            await expire(table, text, name)
+            await expire(name)
 
         monkeypatch.setattr(transactions, "_expire", expire_slowly)
         await transactions.sweep()
-        assert {each.name for each in await transactions.names("t")} == {"a", "once:b"}
+        assert {each.text for each in await transactions.names("t")} == {"a", "once:b"}
         assert not await publish("once:b")
 
 
