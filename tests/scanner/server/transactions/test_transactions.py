@@ -38,9 +38,9 @@ from scanner.proto.weir.v1 import transactions_pb2 as pb
 from scanner.server.auth.access import CredentialsFile
 from scanner.server.config import ScannerConfig
 from scanner.server.server import Server, open_server
-from scanner.server.tables.catalog import Catalog
+from scanner.server.tables.catalog import Catalog, ServedTable
 from scanner.server.transactions.decisions import Decision
-from scanner.server.transactions.names import TransactionName, VersionKey
+from scanner.server.transactions.names import TransactionName, TransactionTable, VersionKey
 from scanner.server.transactions.overwriting import deletions
 from scanner.server.transactions.registry import Transactions
 from scanner.server.transactions.stages import Attempt
@@ -495,6 +495,28 @@ async def test_what_is_staged_while_an_unwritten_table_goes_is_refused() -> None
         catalog = Catalog(store, config, nursery, stage_before_the_drop)
         transactions = await Transactions.load(store, catalog, config, nursery, inline, _Clock().now_ms)
         assert await catalog.drop_unwritten("t")
+
+
+async def test_a_table_that_is_dropped_while_its_transactions_are_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its stages do not count into what the server may keep for as long as it runs."""
+    store, config = MemoryStore(), ScannerConfig()
+    store.create_table(TableDescription("t", SCHEMA, ("id",), 2))
+    async with trio.open_nursery() as nursery:
+        catalog = Catalog(store, config, nursery, inline)
+        before = await Transactions.load(store, catalog, config, nursery, inline, _Clock().now_ms)
+        await (await before.open_stage(_key("load", 1), Attempt(0, 0), bytes(16))).finish()
+        read = Transactions._read
+
+        async def read_and_drop(self: Transactions, served: ServedTable) -> TransactionTable:
+            found = await read(self, served)
+            await catalog.drop("t")
+            return found
+
+        monkeypatch.setattr(Transactions, "_read", read_and_drop)
+        transactions = await Transactions.load(store, catalog, config, nursery, inline, _Clock().now_ms)
+        assert before.staged_bytes == transactions.staged_bytes == 0
 
 
 async def test_rows_that_expired_are_missed() -> None:
