@@ -120,10 +120,13 @@ class LeaseService:
         """Release buckets, and answer with what is left.
 
         Raises:
-            ArgumentInvalid: No table is named.
+            ArgumentInvalid: No table is named, or more than leases may have.
         """
         message = parse_request(pb.ReleaseLeaseRequest, request)
         key = _key(stream, message.lease_id, message.principal)
+        most = self._config.lease_buckets_max
+        if len(message.buckets) > most or sum(len(each.buckets) for each in message.buckets) > most:
+            raise ArgumentInvalid(f"a release names at most {most} tables and buckets; release them in parts")
         if not message.buckets or not all(each.table for each in message.buckets):
             raise ArgumentInvalid("a release names at least one table; to release everything, drop the lease")
         buckets = [(each.table, tuple(each.buckets)) for each in message.buckets]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -210,6 +210,13 @@ def acquire_request(**fields: object) -> bytes:
     return pb.AcquireLeaseRequest(**request).SerializeToString()  # type: ignore[arg-type]
 
 
+def release_request(*buckets: Iterable[int]) -> bytes:
+    """A release of table `items` for each."""
+    return pb.ReleaseLeaseRequest(
+        lease_id="mine", buckets=[pb.LeaseBuckets(table="items", buckets=each) for each in buckets]
+    ).SerializeToString()
+
+
 SENSELESS: dict[str, tuple[str, Callable[[], bytes]]] = {
     "no id": ("AcquireLease", lambda: acquire_request(lease_id="")),
     "an odd id": ("AcquireLease", lambda: acquire_request(lease_id="a b")),
@@ -232,6 +239,8 @@ SENSELESS: dict[str, tuple[str, Callable[[], bytes]]] = {
         ),
     ),
     "no bucket": ("ReleaseLease", lambda: pb.ReleaseLeaseRequest(lease_id="mine").SerializeToString()),
+    "more buckets than there are": ("ReleaseLease", lambda: release_request(range(10_001))),
+    "more tables than there are": ("ReleaseLease", lambda: release_request(*[[0]] * 10_001)),
     "no message": ("ListLeases", lambda: b"\xff"),
 }
 
