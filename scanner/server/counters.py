@@ -9,8 +9,8 @@ import bisect
 import enum
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Final
+from dataclasses import dataclass, field, fields
+from typing import Any, Final
 
 COMMIT_SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 """Upper bounds of the classes of commit times: an fsync takes a fraction of the first to some of the last."""
@@ -154,32 +154,14 @@ class Activity:
 
     def freeze(self) -> ActivityStatistics:
         """What they are now."""
-        return ActivityStatistics(
-            scans_opened=self.scans_opened,
-            scans_ended=dict(self.scans_ended),
-            scan_rows=self.scan_rows,
-            payload_bytes_encoded=self.payload_bytes_encoded,
-            payload_bytes_reused=self.payload_bytes_reused,
-            image_blocks_read=self.image_blocks_read,
-            image_blocks_cached=self.image_blocks_cached,
-            image_blocks_skipped=self.image_blocks_skipped,
-            scans_parked=self.scans_parked,
-            scans_resumed=dict(self.scans_resumed),
-            scans_read=dict(self.scans_read),
-            seeks=self.seeks,
-            sessions_opened=self.sessions_opened,
-            group_assignments=self.group_assignments,
-            group_refusals=self.group_refusals,
-            checkpoints_made=self.checkpoints_made,
-            log_changes_dropped=self.log_changes_dropped,
-            log_blocks_decoded=self.log_blocks_decoded,
-            commits=self.commits.freeze(),
-            commit_writes=self.commit_writes,
-            commit_rows=self.commit_rows,
-            duplicate_writes=self.duplicate_writes,
-            commits_failed=self.commits_failed,
-            audited=dict(self.audited),
-        )
+        return ActivityStatistics(**{each.name: _frozen(getattr(self, each.name)) for each in fields(self)})
+
+
+def _frozen(value: Any) -> Any:
+    """A counter as it is now."""
+    if isinstance(value, Histogram):
+        return value.freeze()
+    return dict(value) if isinstance(value, Counter) else value
 
 
 class HolderKind(enum.Enum):

@@ -23,11 +23,11 @@ import trio
 from scanner.errors import ArgumentInvalid, PermissionDenied, ScannerError, TableNotFound, Unauthenticated
 from scanner.server.auth.audit import AuditEvent, audit
 from scanner.server.auth.principals import EVERYBODY, Credentials, Principal, Right, bearer_token
-from scanner.server.counters import Activity
 from scanner.wire.statuses import from_call_failed, to_call_failed
 from transport import CallFailed, FileWatch, StatusCode
 
 if TYPE_CHECKING:
+    from scanner.server.counters import Activity
     from transport import Handler, ServerStream
 
 __all__ = [
@@ -194,11 +194,9 @@ class Access:
         activity: Counts what is audited.
     """
 
-    def __init__(
-        self, credentials: Credentials | CredentialsFile | None = None, activity: Activity | None = None
-    ) -> None:
+    def __init__(self, credentials: Credentials | CredentialsFile | None, activity: Activity) -> None:
         self._credentials = credentials
-        self._activity = activity or Activity()
+        self._activity = activity
         self._running: dict[ServerStream, Caller] = {}
         if isinstance(credentials, CredentialsFile):
             credentials.when_read = self._credentials_read

@@ -215,8 +215,8 @@ class ReaderGroup:
         buckets: Sequence[ServedBucket],
         config: ScannerConfig,
         now_ms: Callable[[], int],
-        on_assigned: Callable[[], None] = lambda: None,
-        on_refused: Callable[[], None] = lambda: None,
+        on_assigned: Callable[[], None],
+        on_refused: Callable[[], None],
     ) -> None:
         self.name = name
         self._what = f"reader group {name} of table {table!r}"

@@ -255,10 +255,6 @@ class LeaseRegistry:
             for state in lease.states.values():
                 yield key, state
 
-    def tables(self) -> set[int]:
-        """Ids of the tables of which something is kept."""
-        return {state.table_id for _, state in self.states()}
-
     def references(self, checkpoint: CheckpointKey) -> int:
         """How many leases keep a checkpoint."""
         return self._references[checkpoint]

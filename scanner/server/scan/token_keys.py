@@ -74,7 +74,8 @@ class TokenKeys:
             raise ValueError(f"token keys must have ascending ids in 1..{KEY_ID_END - 1}, not {ids}")
         if any(len(key.secret) != SECRET_BYTES for key in keys):
             raise ValueError(f"the secret of a token key has {SECRET_BYTES} bytes")
-        self.keys = keys
+        self.accepted = keys
+        """The keys whose tokens are accepted, oldest first; the current one is among them."""
         self._secrets = {key.key_id: key.secret for key in keys}
 
     def __repr__(self) -> str:
@@ -93,12 +94,7 @@ class TokenKeys:
     @property
     def current(self) -> TokenKey:
         """The key that new tokens are made with."""
-        return self.keys[-1]
-
-    @property
-    def accepted(self) -> tuple[TokenKey, ...]:
-        """The keys whose tokens are accepted, oldest first; the current one is among them."""
-        return self.keys
+        return self.accepted[-1]
 
     def secret_of(self, key_id: int) -> bytes | None:
         """The secret of an accepted key; None if no such key is accepted."""
@@ -132,11 +128,11 @@ class TokenKeys:
             expires_at_s=int(now_s + overlap_s),
         )
         fresh = TokenKey(key_id=current.key_id + 1, secret=random(SECRET_BYTES), created_at_s=int(now_s))
-        return TokenKeys((*self.keys[:-1], retired, fresh)).without_expired(now_s=now_s)
+        return TokenKeys((*self.accepted[:-1], retired, fresh)).without_expired(now_s=now_s)
 
     def without_expired(self, *, now_s: float) -> TokenKeys:
         """The keys without those that have expired; the current one always stays."""
-        kept = [key for key in self.keys if key.expires_at_s is None or now_s < key.expires_at_s]
+        kept = [key for key in self.accepted if key.expires_at_s is None or now_s < key.expires_at_s]
         return TokenKeys(tuple(kept))
 
     def to_document(self) -> bytes:
@@ -149,7 +145,7 @@ class TokenKeys:
                 "retired_at_s": key.retired_at_s,
                 "expires_at_s": key.expires_at_s,
             }
-            for key in self.keys
+            for key in self.accepted
         ]
         return json.dumps({"keys": keys}, indent=1).encode() + b"\n"
 

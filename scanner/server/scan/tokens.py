@@ -26,7 +26,7 @@ Version 1 named no history: its tokens could be taken for those of a copy that w
 
 Invariants:
 
-1. What `read` returns is what `mint` was given, by a holder of the keys, for this query and this principal.
+1. What `read` returns is what a `TokenMint` was given, by a holder of the keys, for this query and this principal.
    Everything else is ResumeTokenInvalid, and no field is looked at before the MAC is right.
 2. A token is `TOKEN_OVERHEAD_BYTES` longer than its key.
 3. Tokens of every version that was ever released stay readable, or are refused by their version octet. Golden tokens
@@ -143,10 +143,6 @@ class Tokens:
 
     def __init__(self, keys: TokenKeys) -> None:
         self._keys = keys
-
-    def mint(self, state: TokenState, query: ScanQuery, principal: str) -> bytes:
-        """Make one token; for those of a whole scan take `mint_of`."""
-        return self.mint_of(query, principal).token(state)
 
     def mint_of(self, query: ScanQuery, principal: str) -> TokenMint:
         """What makes the tokens of one scan, one per batch."""

@@ -42,9 +42,9 @@ class SessionService:
         activity: Counts the sessions.
     """
 
-    def __init__(self, opener: ScanOpener, config: ScannerConfig, activity: Activity | None = None) -> None:
+    def __init__(self, opener: ScanOpener, config: ScannerConfig, activity: Activity) -> None:
         self._opener = opener
-        self._activity = activity or Activity()
+        self._activity = activity
         self._config = config
         self._pages = PageMaker(config)
         self._registry: SessionRegistry[OpenScan[KvSource], Page] = SessionRegistry(

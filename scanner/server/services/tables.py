@@ -21,7 +21,6 @@ from scanner.server.auth.access import Right, authorize, may, principal_of
 from scanner.server.auth.audit import AuditEvent, audit
 from scanner.server.log.bounds import keeps_since, start_offset
 from scanner.server.tables.write_encoding import encode_routed
-from scanner.server.tables.write_memory import WriteMemory
 from scanner.server.tables.writes import WriteCall, mutations_bytes
 from scanner.tasks import run_with_companion
 from scanner.wire.batches import decode_schema
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
 
     from scanner.server.config import ScannerConfig
     from scanner.server.tables.catalog import Catalog
+    from scanner.server.tables.write_memory import WriteMemory
     from scanner.server.tables.write_queue import PendingWrite
     from transport import ServerStream
 
@@ -96,7 +96,7 @@ class TablesService:
         catalog: Table catalog.
         config: Bounds of writes.
         now_us: Tells the time by which commits are stamped, microseconds since 1970 UTC.
-        memory: Of the writes of the server; None: one of its own.
+        memory: Of the writes of the server.
     """
 
     def __init__(
@@ -104,12 +104,12 @@ class TablesService:
         catalog: Catalog,
         config: ScannerConfig,
         now_us: Callable[[], int],
-        memory: WriteMemory | None = None,
+        memory: WriteMemory,
     ) -> None:
         self._catalog = catalog
         self._config = config
         self._now_us = now_us
-        self._memory = memory or WriteMemory(config.write_queue_bytes_max)
+        self._memory = memory
 
     @property
     def write_queue_bytes(self) -> int:

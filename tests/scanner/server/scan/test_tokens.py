@@ -87,7 +87,7 @@ STATE = TokenState(
     snapshot_id=6,
 )
 TOKENS = Tokens(keys_of())
-TOKEN = TOKENS.mint(STATE, QUERY, "reader")
+TOKEN = TOKENS.mint_of(QUERY, "reader").token(STATE)
 
 
 def refused(token: bytes, query: ScanQuery = QUERY, principal: str = "reader") -> str:
@@ -102,7 +102,7 @@ def refused(token: bytes, query: ScanQuery = QUERY, principal: str = "reader") -
 def test_a_token_is_read_as_it_was_minted(case: tuple[TokenState, ScanQuery, str]) -> None:
     """Whatever the state, the query and the principal, the token gives the state back, and is small."""
     state, query, principal = case
-    token = TOKENS.mint(state, query, principal)
+    token = TOKENS.mint_of(query, principal).token(state)
     assert TOKENS.read(token, query, principal) == state
     assert len(token) == TOKEN_OVERHEAD_BYTES + len(state.position.last_key)
     assert TOKEN_OVERHEAD_BYTES <= 1024
@@ -115,7 +115,7 @@ def test_a_token_is_of_one_query_and_one_principal(
     """Another principal reads nothing, and another query fits only if it asks for the same."""
     state, query, principal = case
     _, other_query, other_principal = other
-    token = TOKENS.mint(state, query, principal)
+    token = TOKENS.mint_of(query, principal).token(state)
     if other_principal != principal:
         refused(token, query, other_principal)
     # Names of tables are checked by their ids, which are in the state.
@@ -202,9 +202,9 @@ def test_another_principal_is_refused(principal: str) -> None:
 def test_octets_cannot_move_between_key_and_principal() -> None:
     """Octets of the principal do not pass for octets of the key, nor the other way."""
     state = dataclasses.replace(STATE, position=Position(b"kr", 1, 2))
-    mac = TOKENS.mint(state, QUERY, "eader")[-16:]
+    mac = TOKENS.mint_of(QUERY, "eader").token(state)[-16:]
     shorter = dataclasses.replace(state, position=Position(b"k", 1, 2))
-    refused(TOKENS.mint(shorter, QUERY, "reader")[:-16] + mac)
+    refused(TOKENS.mint_of(QUERY, "reader").token(shorter)[:-16] + mac)
 
 
 @pytest.mark.parametrize(
@@ -234,13 +234,13 @@ def test_an_unknown_key_is_refused() -> None:
     """A token that names a key which is not accepted is refused; so is one by another server's key of that id."""
     assert "key that this server does not accept" in refused(TOKEN[:1] + struct.pack(">I", 9) + TOKEN[5:])
     elsewhere = Tokens(keys_of(SECRETS[1]))
-    assert "damaged" in refused(elsewhere.mint(STATE, QUERY, "reader"))
+    assert "damaged" in refused(elsewhere.mint_of(QUERY, "reader").token(STATE))
 
 
 def test_the_longest_key_fits() -> None:
     """A token carries the longest key that can be stored, and no longer one is looked at."""
     state = dataclasses.replace(STATE, position=Position(b"\xff" * KEY_BYTES_MAX, 1, 2))
-    token = TOKENS.mint(state, QUERY, "reader")
+    token = TOKENS.mint_of(QUERY, "reader").token(state)
     assert TOKENS.read(token, QUERY, "reader") == state
     assert "no resume token has" in refused(token + b"\x00")
 
@@ -250,7 +250,7 @@ def test_tokens_outlive_a_rotation() -> None:
     old = keys_of()
     new = old.rotate(now_s=100, overlap_s=50, random=lambda _: SECRETS[1])
     assert Tokens(new).read(TOKEN, QUERY, "reader") == STATE
-    fresh = Tokens(new).mint(STATE, QUERY, "reader")
+    fresh = Tokens(new).mint_of(QUERY, "reader").token(STATE)
     refused(fresh)
     later = Tokens(new.without_expired(now_s=150))
     assert later.read(fresh, QUERY, "reader") == STATE
@@ -288,6 +288,6 @@ def test_golden_tokens_stay_readable() -> None:
         assert Tokens(keys).read(token, query, case["principal"]) == state, case["name"]
 
         key_id = struct.unpack_from(">I", token, 1)[0]
-        signer = TokenKeys(tuple(key for key in keys.keys if key.key_id <= key_id))
-        assert Tokens(signer).mint(state, query, case["principal"]) == token, case["name"]
+        signer = TokenKeys(tuple(key for key in keys.accepted if key.key_id <= key_id))
+        assert Tokens(signer).mint_of(query, case["principal"]).token(state) == token, case["name"]
     assert read >= 8
