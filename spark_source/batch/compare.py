@@ -2,8 +2,8 @@
 
 Invariants:
 1. A mode's numbers come from the task attempts whose rows Spark used (see `spark_source.batch.statistics`).
-2. Rows are compared by Spark itself, both ways, as multisets: `exceptAll` finds nothing in either direction.
-3. Equality is checked in reads of its own, so that the measured ones do nothing but read.
+2. Rows are compared by Spark itself, as multisets: it counts how often each read has each row.
+3. Equality is checked in reads of its own, one of each mode, so that the measured ones do nothing but read.
 
 The comparison assumes that nobody writes meanwhile: each read of each bucket is as of its own log offset. If
 somebody does, it says *not equal*, and the log offsets tell why.
@@ -11,6 +11,7 @@ somebody does, it says *not equal*, and the log offsets tell why.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import statistics
 import time
@@ -171,7 +172,7 @@ def compare(
         ValueError: No mode, a mode twice, or no run.
         PySparkException: Spark could not read; its message ends with the reason.
 
-    Waits: For 1 + runs x modes reads, and two more for every mode but the first, whose rows are shuffled.
+    Waits: For 1 + runs x modes reads, and, of more than one mode, one more of each, whose rows are shuffled.
     """
     if not modes or len(set(modes)) < len(modes) or runs < 1:
         raise ValueError(f"compare needs at least one mode, each once, and one run: {modes=}, {runs=}")
@@ -191,9 +192,7 @@ def compare(
     return Comparison(
         table=table,
         modes=tuple(median_run(of_mode) for of_mode in zip(*measured, strict=True)),
-        differences=tuple(
-            find_difference(load(modes[0]), load(other), names=(modes[0], other)) for other in modes[1:]
-        ),
+        differences=find_differences([(mode, load(mode)) for mode in modes]),
     )
 
 
@@ -201,8 +200,6 @@ def find_difference(
     left: DataFrame, right: DataFrame, *, names: tuple[str, str] = ("left", "right")
 ) -> Difference:
     """Compare two DataFrames as multisets of rows, in Spark.
-
-    Both are persisted while that takes: each is read once, and both directions see the same rows.
 
     Args:
         left: The one.
@@ -212,19 +209,34 @@ def find_difference(
     Raises:
         AnalysisException: Their columns do not fit.
 
-    Waits: For two jobs that shuffle all rows of both.
+    Waits: For one job, which reads both once and shuffles all rows.
     """
-    persisted = [frame.persist() for frame in (left, right) if not frame.storageLevel.useMemory]
-    try:
-        return Difference(
-            left=names[0],
-            right=names[1],
-            left_only=left.exceptAll(right).count(),
-            right_only=right.exceptAll(left).count(),
-        )
-    finally:
-        for frame in persisted:
-            frame.unpersist()
+    (difference,) = find_differences(list(zip(names, (left, right), strict=True)))
+    return difference
+
+
+def find_differences(reads: Sequence[tuple[str, DataFrame]]) -> tuple[Difference, ...]:
+    """Compare the first read with each of the others, as `find_difference` does; in one job.
+
+    Args:
+        reads: By name, in the order wanted.
+    """
+    if len(reads) < 2:
+        return ()
+    numbered = [frame.select(functions.lit(number), "*") for number, (_, frame) in enumerate(reads)]
+    columns = [f"column {place}" for place in range(len(numbered[0].columns) - 1)]
+    rows = functools.reduce(DataFrame.union, numbered).toDF("read", *columns)
+    counts = rows.groupBy(*columns).agg(
+        *(functions.count_if(rows["read"] == number).alias(str(number)) for number in range(len(reads)))
+    )
+    first, *others = (counts[str(number)] for number in range(len(reads)))
+    only = [each for other in others for each in (first - other, other - first)]
+    none = functions.lit(0)
+    (sums,) = counts.agg(*(functions.sum(functions.greatest(each, none)) for each in only)).collect()
+    return tuple(
+        Difference(left=reads[0][0], right=name, left_only=left_only or 0, right_only=right_only or 0)
+        for (name, _), left_only, right_only in zip(reads[1:], sums[::2], sums[1::2], strict=True)
+    )
 
 
 def median_run(runs: Sequence[ModeResult]) -> ModeResult:

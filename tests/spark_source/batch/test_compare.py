@@ -16,6 +16,7 @@ from spark_source.batch.compare import (
     ModeResult,
     compare,
     find_difference,
+    find_differences,
     median_run,
 )
 from spark_source.options import MODES
@@ -162,13 +163,14 @@ def test_differences(spark: SparkSession, server: RunningServer, table: str) -> 
     """Rows that only one DataFrame has, or has more often, are counted on the side that has them."""
     frame = spark.read.format("weir").option("endpoint", server.endpoint).option("table", table).load()
     changed = frame.selectExpr("k", "CASE WHEN k = 5 THEN NULL ELSE v END AS v", "s")
-    assert find_difference(frame, frame, names=("a", "b")) == Difference(
-        left="a", right="b", left_only=0, right_only=0
+    fewer, more = frame.where("k > 1"), frame.union(frame.limit(3))
+    assert find_differences([("a", frame), ("b", frame), ("c", fewer), ("d", more), ("e", changed)]) == (
+        Difference(left="a", right="b", left_only=0, right_only=0),
+        Difference(left="a", right="c", left_only=2, right_only=0),
+        Difference(left="a", right="d", left_only=0, right_only=3),
+        Difference(left="a", right="e", left_only=1, right_only=1),
     )
-    assert find_difference(frame, frame.where("k > 1")).left_only == 2
-    assert find_difference(frame, frame.union(frame.limit(3))).right_only == 3
-    difference = find_difference(frame, changed)
-    assert (difference.left_only, difference.right_only, difference.equal) == (1, 1, False)
+    assert find_difference(frame.limit(0), frame.limit(0)).equal
 
 
 @pytest.mark.spark
