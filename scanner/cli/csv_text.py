@@ -16,6 +16,7 @@ import codecs
 import csv
 import gzip
 import io
+import re
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -39,6 +40,9 @@ ROW_BYTES_MAX: Final = 64 * 1024 * 1024
 _BLOCK_BYTES: Final = 1 << 20
 _BYTE_ORDER_MARK: Final = "\ufeff"
 """The decoders of utf-8 and utf-16-le, among others, leave it in."""
+_ALONE: Final = re.compile(rb"\r(?=[^\r\n])")
+"""A carriage return with text behind it. Rows may end with several in front of a line feed."""
+_ALONE_IN_FRONT: Final = re.compile(rb"(?:\A|(?<=\n))\r(?=[^\r\n])")
 _TEXT_MAX: Final = 40
 """Characters of a value that a message shows."""
 
@@ -93,11 +97,11 @@ class CsvText:
         Raises:
             Failure: The file is no CSV of this dialect and encoding; the message has the line.
         """
-        blocks = self._blocks(on_read)
-        for block in blocks:
-            yield CsvBlock(block.data[self._header_bytes :], block.first_line + self._header_lines)
-            break
-        yield from blocks
+        start, lines = self._header_bytes, self._header_lines
+        for block in self._blocks(on_read):
+            self._require_line_breaks(block)
+            yield CsvBlock(block.data[start:], block.first_line + lines)
+            start = lines = 0
 
     def records(self, block: CsvBlock) -> Iterator[tuple[int, list[str]]]:
         """The rows of a block one by one, each with the line on which it begins; for messages, slow."""
@@ -140,13 +144,13 @@ class CsvText:
 
     def _blocks(self, on_read: Callable[[int], None] | None) -> Iterator[CsvBlock]:
         """Cut the text behind the last row that is complete, over and over."""
-        line, pending, length, quoted, newline = 1, [], 0, False, b"\n"
+        line, pending, length, quoted = 1, [], 0, False
         first = True
         for piece in self._decoded(on_read):
             if first:
                 first = False
-                newline = b"\r" if b"\n" not in piece and b"\r" in piece else b"\n"
-            end, quoted = self._last_row_end(piece, newline, quoted)
+                self._newline = b"\r" if b"\n" not in piece and b"\r" in piece else b"\n"
+            end, quoted = self._last_row_end(piece, quoted)
             if not end:
                 pending.append(piece)
                 length += len(piece)
@@ -164,9 +168,9 @@ class CsvText:
             self._require_quotes(rest)
             yield rest
 
-    def _last_row_end(self, piece: bytes, newline: bytes, quoted: bool) -> tuple[int, bool]:
+    def _last_row_end(self, piece: bytes, quoted: bool) -> tuple[int, bool]:
         """Where the last line break outside of quotes ends, 0 for none, and whether a quote is open at the end."""
-        quote = self.dialect.quote
+        quote, newline = self.dialect.quote, self._newline
         if quote is None or (quote.encode() not in piece and not quoted):
             return piece.rfind(newline) + 1, False
         octets = np.frombuffer(piece, np.uint8)
@@ -175,6 +179,27 @@ class CsvText:
         outside = breaks[(np.searchsorted(quotes, breaks) + quoted) % 2 == 0]
         end = int(outside[-1]) + 1 if outside.size else 0
         return end, bool((quotes.size + quoted) % 2)
+
+    def _require_line_breaks(self, block: CsvBlock) -> None:
+        """Refuse a carriage return that is a part of a value without quotes, where rows end with line feeds.
+
+        Some programs leave it there, as Python before 3.13, and every parser ends a row at it. Of several columns that
+        makes rows that are too short, but at the beginning of a line an empty one, which counts for nothing.
+        """
+        data = block.data
+        if self._newline != b"\n" or data.count(b"\r") == data.count(b"\r\n"):
+            return
+        pattern = _ALONE if len(self.names) == 1 else _ALONE_IN_FRONT
+        alone = np.array([match.start() for match in pattern.finditer(data)], np.int64)
+        if self.dialect.quote is not None:
+            quotes = np.flatnonzero(np.frombuffer(data, np.uint8) == ord(self.dialect.quote))
+            alone = alone[np.searchsorted(quotes, alone) % 2 == 0]
+        if alone.size:
+            line = block.first_line + _line_breaks(data[: alone[0]])
+            fail(
+                f"{self.path}: line {line} has a carriage return in it; if it is part of a value, write the value in"
+                " quotes, and if not, end every row with a line feed"
+            )
 
     def _require_quotes(self, block: CsvBlock) -> None:
         """Invariant 2.

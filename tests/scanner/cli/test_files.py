@@ -361,6 +361,27 @@ def test_dialects(tmp_path: Path, breaks: str) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        ("v\na\rb\nc\n", 2),
+        ('v\r\na\r\n"x\ry"\r\nb\rc\r\n', 4),
+        ("v\rw\nx\n", 1),
+        ("k,v\n1,a\n\r2,b\n", 3),
+    ],
+)
+def test_a_carriage_return_in_a_value_without_quotes_ends_no_row(
+    tmp_path: Path, content: str, line: int
+) -> None:
+    """What makes more rows of one, or is lost, is refused. Several in front of a line feed end a row."""
+    path = tmp_path / "data.csv"
+    path.write_bytes(content.encode())
+    with pytest.raises(click.ClickException, match=f"line {line} has a carriage return in it"):
+        opened(path)
+    path.write_bytes(b'v\r\r\na\r\r\n"b\rc"\r\r\n')
+    assert read(opened(path)).to_pydict() == {"v": ["a", "b\rc"]}
+
+
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32-le"])
 @pytest.mark.parametrize("text", ["id,name\n1,\ufeffann\n", '"id","name"\n1,\ufeffann\n'])
 def test_a_byte_order_mark_is_no_part_of_a_name(tmp_path: Path, encoding: str, text: str) -> None:
