@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import codecs
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,7 +22,7 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
 from scanner.cli.app import Failure, fail
-from scanner.cli.cells import from_text
+from scanner.cli.cells import FRACTION_DIGITS, from_text
 from scanner.cli.csv_text import (
     GZIP_BEGINS,
     ZIP_BEGINS,
@@ -42,6 +43,11 @@ _NANOSECONDS_REACH_US: Final = (2**63 - 1) // 1000
 """Microseconds before and after 1970 that a count of nanoseconds reaches."""
 _EXTENSION: Final = b"ARROW:extension:name"
 _SPARK_SCHEMA: Final = b"org.apache.spark.sql.parquet.row.metadata"
+_SPARK_VERSION: Final = re.compile(rb"([0-9]+)[.]([0-9]+)")
+_GREGORIAN_FROM_DAY: Final = -141_427
+"""1582-10-15: days before it have another date in the Julian calendar."""
+_ZONES_AGREE_FROM_S: Final = -2_208_988_800
+"""1900-01-01: of times before it the rules for the old calendar know other offsets, too."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -173,6 +179,10 @@ class _ParquetFile:
             require_names_apart(path, file.schema_arrow.names)
             found: pa.Schema = file.schema_arrow
             self.rows: int = file.metadata.num_rows
+            days_and_times, int96 = _in_old_calendar(file)
+            self._old = [
+                each.name for each in found if (int96 if each.name in self._instants else days_and_times)
+            ]
         if instants := [name for name in found.names if name in self._instants]:
             self._unit = self._instants_unit(instants)
         self.schema = pa.schema([self._field(each) for each in found])
@@ -180,11 +190,33 @@ class _ParquetFile:
     def batches(self) -> Iterator[pa.RecordBatch]:
         with self._reading(self._unit) as file:
             for batch in _batches_of(file):
+                for name in self._old:
+                    self._require_new_calendar(name, batch.column(name))
                 columns = [
                     column.cast(each.type) if each.name in self._instants else column
                     for column, each in zip(batch.columns, self.schema, strict=True)
                 ]
                 yield pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+    def _require_new_calendar(self, name: str, column: pa.Array) -> None:
+        """Refuse days and times that were written by the Julian calendar: by ours they are others.
+
+        Raises:
+            Failure: There is one.
+        """
+        if pa.types.is_timestamp(column.type):
+            first = _ZONES_AGREE_FROM_S * 10 ** FRACTION_DIGITS[column.type.unit]
+            date, counts = "1900-01-01", column.cast(pa.int64())
+        elif pa.types.is_date32(column.type):
+            first, date, counts = _GREGORIAN_FROM_DAY, "1582-10-15", column.cast(pa.int32())
+        else:
+            return
+        if not _all(pc.greater_equal(counts, first)):
+            fail(
+                f"{self._path}: column {name!r} has a value before {date}, which Spark wrote by the Julian calendar,"
+                " where its date is another one; read the file with Spark, and write it with the options"
+                " spark.sql.parquet.datetimeRebaseModeInWrite and int96RebaseModeInWrite set to CORRECTED"
+            )
 
     def _field(self, each: pa.Field) -> pa.Field:
         kind = pa.timestamp(self._unit, "UTC") if each.name in self._instants else each.type
@@ -222,7 +254,7 @@ class _ParquetFile:
                 self._path, coerce_int96_timestamp_unit=int96_unit, page_checksum_verification=True
             ) as file:
                 yield file
-        except (pa.ArrowException, OSError) as error:
+        except (pa.ArrowException, OSError, ValueError) as error:
             fail(f"{self._path} is not a Parquet file that can be read: {error}")
 
 
@@ -251,6 +283,22 @@ def _int96_columns(file: pq.ParquetFile) -> frozenset[str]:
     """Columns of the old timestamps, which are instants in UTC wherever they are written: by Spark, Hive, Impala."""
     leaves = (file.schema.column(index) for index in range(len(file.schema)))
     return frozenset(leaf.path for leaf in leaves if leaf.physical_type == "INT96")
+
+
+def _in_old_calendar(file: pq.ParquetFile) -> tuple[bool, bool]:
+    """Whether Spark wrote days and times, and INT96, by the Julian calendar where that was in use.
+
+    It did before 3.0, INT96 before 3.1, and does since if it is told to.
+    """
+    metadata = file.metadata.metadata or {}
+    if _SPARK_SCHEMA not in metadata:
+        return False, False
+    told = _SPARK_VERSION.match(metadata.get(b"org.apache.spark.version", b""))
+    version = (0, 0) if told is None else (int(told[1]), int(told[2]))  # 2.4 did not tell.
+    return (
+        version < (3, 0) or b"org.apache.spark.legacyDateTime" in metadata,
+        version < (3, 1) or b"org.apache.spark.legacyINT96" in metadata,
+    )
 
 
 def _refuse_intervals(path: Path, file: pq.ParquetFile) -> None:

@@ -629,6 +629,48 @@ def test_old_timestamps_that_no_unit_holds_are_refused(tmp_path: Path) -> None:
         opened(path)
 
 
+@pytest.mark.parametrize(
+    ("told", "refused"),
+    [
+        ({}, {"day", "at", "old"}),
+        ({"org.apache.spark.version": "3.0.1"}, {"old"}),
+        ({"org.apache.spark.version": "4.3.0"}, set()),
+        ({"org.apache.spark.version": "4.3.0", "org.apache.spark.legacyDateTime": ""}, {"day", "at"}),
+        ({"org.apache.spark.version": "4.3.0", "org.apache.spark.legacyINT96": ""}, {"old"}),
+    ],
+)
+def test_days_of_the_julian_calendar_are_refused(
+    tmp_path: Path, told: dict[str, str], refused: set[str]
+) -> None:
+    """Old versions of Spark, and new ones that are told to, write other days and times of old than Arrow reads."""
+    path = tmp_path / "spark.parquet"
+    of_spark = {"org.apache.spark.sql.parquet.row.metadata": "{}", **told}
+    epoch, second = datetime.datetime(1900, 1, 1), datetime.timedelta(seconds=1)
+    for name, first, before in (
+        ("day", datetime.date(1582, 10, 15), datetime.date(1582, 10, 14)),
+        ("at", epoch, epoch - second),
+        ("old", epoch, epoch - second),
+    ):
+        for value in (first, before):
+            rows = pa.table({"id": [1, 2], name: [value, None]}).replace_schema_metadata(of_spark)
+            pq.write_table(rows, path, use_deprecated_int96_timestamps=name == "old")
+            source = opened(path)
+            if value == before and name in refused:
+                with pytest.raises(click.ClickException, match=f"column '{name}' has a value before 1"):
+                    read(source)
+            else:
+                assert read(source).num_rows == 2
+
+
+def test_what_is_no_schema_of_spark_is_told(tmp_path: Path) -> None:
+    """Octets in the footer that are no JSON make the file one that cannot be read."""
+    path = tmp_path / "spark.parquet"
+    of_spark = {"org.apache.spark.sql.parquet.row.metadata": "{"}
+    pq.write_table(pa.table({"id": [1]}).replace_schema_metadata(of_spark), path)
+    with pytest.raises(click.ClickException, match="not a Parquet file that can be read: Expecting"):
+        opened(path)
+
+
 @pytest.mark.parametrize("name", ["data.parquet", "data.arrow"])
 def test_types_that_others_have_defined_are_refused(tmp_path: Path, name: str) -> None:
     """The months of pandas are integers from 1970 on where nobody knows them."""
