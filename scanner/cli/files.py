@@ -37,6 +37,8 @@ from scanner.data.arrow_sizes import require_readable_file
 
 NULL_VALUES_DEFAULT: Final = ("", "NA", "NULL")
 _BATCH_ROWS: Final = 8192
+_LOOK_BYTES: Final = 8 << 20
+"""Of a CSV, of which types are found at once. With a thousand columns that is a thousand cells of each."""
 _CSV_SUFFIXES: Final = {".csv", ".tsv", ".txt"}
 _ARROW_MAGIC: Final = b"ARROW1"
 _NANOSECONDS_REACH_US: Final = (2**63 - 1) // 1000
@@ -406,13 +408,24 @@ class _CsvFile:
         """Read the whole file: a cell far down decides as well."""
         columns = {name: ColumnTypes(self._nulls) for name in self.found_types}
         rows = 0
-        for block in self._text.blocks(on_read):
-            for texts in self._parse(block):
-                rows += texts.num_rows
-                for name, column in columns.items():
-                    column.see(texts.column(name))
+        for texts in self._texts(on_read):
+            rows += texts.num_rows
+            for name, column in columns.items():
+                column.see(texts.column(name))
         self.rows = rows
         return {name: column.found for name, column in columns.items()}
+
+    def _texts(self, on_read: OnRead | None) -> Iterator[pa.RecordBatch]:
+        """The rows as strings, some blocks at a time: to look at a few cells of a column takes as long as at many."""
+        pending, size = list[pa.RecordBatch](), 0
+        for block in self._text.blocks(on_read):
+            pending += self._parse(block)
+            size += len(block.data)
+            if pending and size >= _LOOK_BYTES:
+                yield pa.concat_batches(pending)
+                pending, size = [], 0
+        if pending:
+            yield pa.concat_batches(pending)
 
     def _parse(self, block: CsvBlock) -> list[pa.RecordBatch]:
         """The rows of a block as strings; a cell is null if it stands for null and has no quotes around it."""

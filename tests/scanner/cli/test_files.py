@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 
 from scanner.cli.cells import times_to_text
 from scanner.cli.csv_text import CsvBlock, CsvDialect, CsvText
+from scanner.cli.csv_types import ColumnTypes
 from scanner.cli.files import CsvOptions, RowFile, open_file
 
 CSV = "id,name,price,day,at,flag,none\n1,ann,1.5,2013-01-01,2013-01-01T10:00:00Z,true,\n2,NA,NA,,NA,NULL,\n"
@@ -430,6 +431,27 @@ def test_an_open_quote_does_not_take_the_rest_of_the_file(tmp_path: Path) -> Non
     path.write_text('id,text\n1,"open\n' + f"2,{'x' * 1000}\n" * 70_000)
     with pytest.raises(click.ClickException, match="the quote on line 2 is never closed"):
         opened(path)
+
+
+def test_types_of_many_columns_are_found_in_few_looks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some blocks are looked at together: of a wide file each has a few cells of a column."""
+    path = tmp_path / "data.csv"
+    wide = "x" * 600_000
+    path.write_text("id,text\n" + "".join(f"{row},{wide}\n" for row in range(28)) + "1.5,y\n")
+    looks = list[int]()
+    see = ColumnTypes.see
+
+    def count(types: ColumnTypes, texts: pa.Array) -> None:
+        looks.append(len(texts))
+        see(types, texts)
+
+    monkeypatch.setattr(ColumnTypes, "see", count)
+    source = opened(path)
+    assert (source.rows, source.schema.field("id").type) == (29, pa.float64())
+    assert 1 < len(looks) / 2 < 4
+    assert sum(looks) == 2 * 29
 
 
 def test_types_are_found_in_one_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
