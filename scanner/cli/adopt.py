@@ -8,6 +8,7 @@ import click
 
 from scanner.cli.app import example, fail, note
 from scanner.cli.display import print_table
+from scanner.cli.units import counted
 from scanner.storage.rocksdb.adopt import Unnamed, adopt, rebuild_catalog, unnamed_tables
 
 
@@ -42,7 +43,7 @@ def adopt_table(directory: str | None, data: Path, name: str | None, rebuild: bo
             fail("--rebuild takes every table under its own name; leave DIRECTORY and --as out")
         tables, left = rebuild_catalog(data)
         click.echo(
-            f"the catalog names {len(tables)} tables: {', '.join(sorted(t.name for t in tables)) or '-'}"
+            f"the catalog names {counted(len(tables), 'table')}: {', '.join(sorted(t.name for t in tables)) or '-'}"
         )
         _print(left)
     elif directory is not None:

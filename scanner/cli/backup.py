@@ -18,7 +18,7 @@ from rich.progress import DownloadColumn, Progress, SpinnerColumn, TextColumn, T
 
 from scanner.cli.app import connected, endpoint_option, example, fail, is_terminal, note
 from scanner.cli.display import print_table
-from scanner.cli.units import short_bytes
+from scanner.cli.units import counted, short_bytes
 from scanner.client.leases import LeaseState, LeaseTarget
 from scanner.errors import (
     ArgumentInvalid,
@@ -96,7 +96,7 @@ def backup(destination: Path, data: Path, only_list: bool, as_json: bool, endpoi
             f"backup {destination / made.backup_id}: {_outline(made)}, {short_bytes(copied)} of it new"
         )
     if missing:
-        fail(f"backup {made.backup_id} lacks {len(missing)} damaged tables: {', '.join(missing)}")
+        fail(f"backup {made.backup_id} lacks {counted(len(missing), 'damaged table')}: {', '.join(missing)}")
 
 
 def _add_tables(client: sync.Client, writer: BackupWriter, data: Path) -> list[str]:
@@ -239,7 +239,9 @@ def restore_backup(backup_directory: Path, data: Path) -> None:
 
 
 def _outline(made: Backup) -> str:
-    return f"{len(made.tables)} tables, {made.rows} rows, {short_bytes(made.size_bytes)}"
+    return (
+        f"{counted(len(made.tables), 'table')}, {counted(made.rows, 'row')}, {short_bytes(made.size_bytes)}"
+    )
 
 
 def _time(microseconds: int) -> str:

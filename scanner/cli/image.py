@@ -8,6 +8,7 @@ import click
 
 from scanner.cli.app import connected, endpoint_option, example, fail, note
 from scanner.cli.display import print_table
+from scanner.cli.units import counted
 
 if TYPE_CHECKING:
     from scanner.client.admin import ImageState
@@ -35,7 +36,7 @@ def image(table: str, list_: bool, drop: bool, bucket: int | None, endpoint: str
             fail(f"table {table} has no bucket {bucket}; it has 0 to {buckets - 1}")
         if drop:
             dropped = client.drop_images(table, bucket=bucket)
-            note(f"dropped {dropped} {'image' if dropped == 1 else 'images'}")
+            note(f"dropped {counted(dropped, 'image')}")
             return
         if not list_:
             client.make_images(table, bucket=bucket)

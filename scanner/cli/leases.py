@@ -13,7 +13,7 @@ from scanner.cli.admin import json_option
 from scanner.cli.amounts import Seconds
 from scanner.cli.app import OneLineGroup, connected, endpoint_option, example, fail, note
 from scanner.cli.display import print_table
-from scanner.cli.units import short_seconds
+from scanner.cli.units import counted, short_seconds
 from scanner.client.leases import LeaseState, LeaseTarget
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ def release(lease_id: str, targets: tuple[str, ...], principal: str, endpoint: s
         # An administrator sees the leases of others, which may have that id and are not meant.
         ended = before - _owners(client, lease_id)
     if left is not None:
-        note(f"lease {lease_id} keeps {len(left.buckets)} buckets")
+        note(f"lease {lease_id} keeps {counted(len(left.buckets), 'bucket')}")
     else:
         note(f"lease {lease_id} is gone" if ended else f"there was no lease {lease_id}")
 

@@ -28,6 +28,7 @@ from scanner.cli.output import (
 from scanner.cli.sql_pushdown import text_of
 from scanner.cli.sql_tables import Query
 from scanner.cli.sql_values import faithful, is_time, texts_of_times
+from scanner.cli.units import counted
 from scanner.client.leases import LeaseState, LeaseTarget
 from scanner.data.table import stored_type
 from scanner.errors import SchemaMismatch
@@ -101,7 +102,7 @@ def sql(
     if stats:
         _tell_scans(prepared)
     if form == "none":
-        click.echo(f"{rows} rows")
+        click.echo(counted(rows, "row"))
 
 
 @contextmanager
@@ -273,7 +274,7 @@ def _tell_scans(query: Query) -> None:
     for run in query.runs.scans:
         where = "" if run.condition is None else f" where {text_of(run.condition)}"
         done = run.statistics
-        told = "not ended" if done is None else f"{done.rows} rows, {done.bytes_received} bytes"
+        told = "not ended" if done is None else f"{counted(done.rows, 'row')}, {done.bytes_received} bytes"
         if done is not None and done.buckets_skipped:
-            told += f", {len(done.buckets_skipped)} buckets skipped"
+            told += f", {counted(len(done.buckets_skipped), 'bucket')} skipped"
         note(f"scan of {run.table} ({', '.join(run.columns)}){where}: {told}")

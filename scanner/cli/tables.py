@@ -12,6 +12,7 @@ from scanner.cli.display import print_table
 from scanner.cli.escapes import escaped
 from scanner.cli.image import print_images
 from scanner.cli.types import parse_type
+from scanner.cli.units import counted
 
 
 @click.command(epilog=example("weir tables"))
@@ -43,7 +44,9 @@ def describe(table: str, endpoint: str) -> None:
         offsets = opened.offsets()
         images = client.image_states(table)
     key_columns = escaped(", ".join(opened.primary_key))
-    click.echo(f"table {escaped(opened.name)}: primary key {key_columns}; {opened.buckets} buckets\n")
+    click.echo(
+        f"table {escaped(opened.name)}: primary key {key_columns}; {counted(opened.buckets, 'bucket')}\n"
+    )
     key = {name: str(position) for position, name in enumerate(opened.primary_key, 1)}
     fields: list[pa.Field] = list(opened.schema)
     print_table(

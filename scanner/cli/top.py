@@ -31,7 +31,7 @@ from scanner.cli.app import (
     is_terminal,
 )
 from scanner.cli.escapes import escaped
-from scanner.cli.units import short_bytes, short_seconds
+from scanner.cli.units import counted, short_bytes, short_seconds
 from transport import StallReason, StallTimes
 
 if TYPE_CHECKING:
@@ -211,7 +211,7 @@ def _title(rows: Sequence[Row], endpoint: str) -> str:
     pinned = sum(row.stream.scan is not None and row.stream.scan.iterator_open for row in rows)
     rate = short_bytes(sum(row.bytes_per_s for row in rows))
     clock = time.strftime("%H:%M:%S")
-    return f"weir {endpoint}  {len(rows)} streams  {pinned} pinned  {rate}B/s  {clock}"
+    return f"weir {endpoint}  {counted(len(rows), 'stream')}  {pinned} pinned  {rate}B/s  {clock}"
 
 
 @contextlib.contextmanager

@@ -159,7 +159,7 @@ def test_top_once(command: Weir, server: RunningServer) -> None:
     code, out, err = command("top", "--once")
     assert (code, err) == (0, "")
     title, headings, row = out.rstrip("\n").split("\n")
-    assert title.startswith(f"weir {server.endpoint}  1 streams  1 pinned")
+    assert title.startswith(f"weir {server.endpoint}  1 stream  1 pinned")
     assert headings.startswith("STREAM")
     assert "items[0]" in row
     assert "\x1b" not in out

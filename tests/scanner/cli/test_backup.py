@@ -185,9 +185,9 @@ def test_a_damaged_table_does_not_cost_the_others(tmp_path: Path, weir_here: Wei
     with running_server(data) as server:
         made = weir_here("backup", destination, "--data", data, "-e", server.endpoint)
     assert made.returncode == 1
-    assert "1 tables, 100 rows" in made.stdout
+    assert "1 table, 100 rows" in made.stdout
     assert "table 'bad' is not in the backup" in made.stderr
-    assert made.stderr.splitlines()[-1].endswith("lacks 1 damaged tables: bad")
+    assert made.stderr.splitlines()[-1].endswith("lacks 1 damaged table: bad")
 
 
 def test_an_answer_that_names_no_checkpoint_is_told(
@@ -231,4 +231,4 @@ def test_a_table_that_is_dropped_meanwhile(
         made = weir_here("backup", destination, "--data", data, "-e", server.endpoint)
     assert made.returncode == 0, made
     assert made.stderr == ("" if again else "table 'gone' was dropped meanwhile\n")
-    assert ("2 tables, 110 rows" if again else "1 tables, 100 rows") in made.stdout
+    assert ("2 tables, 110 rows" if again else "1 table, 100 rows") in made.stdout
