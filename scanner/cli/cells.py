@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from scanner.cli.app import fail
-from scanner.cli.types import require_time_zone, time_zone
+from scanner.cli.types import parse_type, time_zone
 from scanner.data.comparisons import cells_equal
 from scanner.data.literals import decimal_literal
 from scanner.errors import ArgumentInvalid
@@ -46,27 +46,6 @@ _SHORT_YEAR: Final = re.compile(r"-([0-9]{1,3})-")
 """As NumPy writes the years -1 to -999."""
 _GIVEN_TYPE: Final = re.compile(r"(?P<name>.*\S.*)=(?P<type>[^=\[\]()]*(?:[\[(].*)?)", re.DOTALL)
 """The last equals sign that is not of the type's own arguments, as in `seen=timestamp[us, tz=UTC]`."""
-_TYPE: Final = re.compile(r"(?P<name>[a-z][a-z0-9]*)\s*(?:[\[(](?P<arguments>[^\])]*)[\])])?")
-_TYPES: Final = {
-    "bool": pa.bool_(),
-    "boolean": pa.bool_(),
-    "int8": pa.int8(),
-    "int16": pa.int16(),
-    "int32": pa.int32(),
-    "int64": pa.int64(),
-    "float32": pa.float32(),
-    "float": pa.float32(),
-    "float64": pa.float64(),
-    "double": pa.float64(),
-    "date": pa.date32(),
-    "date32": pa.date32(),
-    "string": pa.string(),
-    "binary": pa.binary(),
-}
-TYPES_HELP: Final = (
-    "bool, int8, int16, int32, int64, float32, float64, decimal(P,S), date, timestamp[UNIT], timestamp[UNIT, UTC],"
-    " string, binary"
-)
 
 
 def parse_types(texts: Sequence[str]) -> dict[str, pa.DataType]:
@@ -74,6 +53,7 @@ def parse_types(texts: Sequence[str]) -> dict[str, pa.DataType]:
 
     Raises:
         Failure: It cannot be read, or names a column twice.
+        ArgumentInvalid: There is no such type, or no such time zone.
     """
     types: dict[str, pa.DataType] = {}
     for text in texts:
@@ -84,27 +64,8 @@ def parse_types(texts: Sequence[str]) -> dict[str, pa.DataType]:
             name = given["name"].strip()
             if name in types:
                 fail(f"--types names column {name!r} twice")
-            types[name] = _parse_type(given["type"].strip())
+            types[name] = parse_type(given["type"].strip())
     return types
-
-
-def _parse_type(text: str) -> pa.DataType:
-    match = _TYPE.fullmatch(text)
-    arguments = [] if match is None else [word.strip() for word in (match["arguments"] or "").split(",")]
-    name = "" if match is None else match["name"]
-    if name == "date32" or (name in _TYPES and arguments == [""]):
-        return _TYPES[name]
-    try:
-        if name in {"decimal", "decimal128"}:
-            precision, scale = (int(word) for word in arguments)
-            return pa.decimal128(precision, scale)
-        if name == "timestamp" and arguments[0] in FRACTION_DIGITS and len(arguments) <= 2:
-            zone = arguments[1].removeprefix("tz=").strip() if len(arguments) == 2 else None
-            require_time_zone(zone)
-            return pa.timestamp(arguments[0], zone)
-    except (ValueError, pa.ArrowInvalid):
-        pass
-    fail(f"there is no type {text!r}; the types are {TYPES_HELP}")
 
 
 def from_text(texts: pa.Array, kind: pa.DataType, nulls: pa.Array) -> pa.Array:

@@ -10,8 +10,19 @@ import pyarrow as pa
 
 from scanner.errors import ArgumentInvalid
 
-_DECIMAL = re.compile(r"decimal(?:128)?\((\d{1,2}), ?(-?\d{1,2})\)")
-_TIMESTAMP = re.compile(r"timestamp\[(s|ms|us|ns)(?:, ?(?:tz=)?([A-Za-z0-9_+:/-]+))?\]")
+_DECIMAL = re.compile(r"decimal(?:128)?\s*[\[(]\s*(\d{1,2})\s*,\s*(-?\d{1,2})\s*[\])]")
+_TIMESTAMP = re.compile(r"timestamp\s*[\[(]\s*(s|ms|us|ns)\s*(?:,\s*(?:tz=)?\s*([A-Za-z0-9_+:/-]+)\s*)?[\])]")
+_PLAIN = (
+    pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64(), pa.date32(), pa.string(),
+    pa.binary(),
+)  # fmt: skip
+_NAMED = {str(kind): kind for kind in _PLAIN} | {
+    "boolean": pa.bool_(),
+    "float32": pa.float32(),
+    "float64": pa.float64(),
+    "date": pa.date32(),
+    "date32": pa.date32(),
+}
 
 
 def parse_type(text: str) -> pa.DataType:
@@ -24,13 +35,13 @@ def parse_type(text: str) -> pa.DataType:
         if decimal := _DECIMAL.fullmatch(text):
             return pa.decimal128(int(decimal[1]), int(decimal[2]))
         if timestamp := _TIMESTAMP.fullmatch(text):
-            require_time_zone(timestamp[2])
+            _require_time_zone(timestamp[2])
             return pa.timestamp(timestamp[1], timestamp[2])
-        return pa.type_for_alias(text)
-    except ValueError as error:
+        return _NAMED[text]
+    except (ValueError, KeyError) as error:
         raise ArgumentInvalid(
-            f"{text!r} is no type of a column; types are such as int64, double, bool, string, binary, date32,"
-            " timestamp[us], timestamp[us, tz=UTC], decimal128(12, 2)"
+            f"{text!r} is no type of a column; types are such as bool, int8, int16, int32, int64, float32, float64,"
+            " decimal128(12, 2), date, timestamp[us], timestamp[us, tz=UTC], string, binary"
         ) from error
 
 
@@ -48,7 +59,7 @@ def time_zone(name: str) -> datetime.tzinfo | None:
         return None
 
 
-def require_time_zone(name: str | None) -> None:
+def _require_time_zone(name: str | None) -> None:
     """Refuse a zone that is none: nobody could take it out of a table again.
 
     Raises:

@@ -23,7 +23,27 @@ def test_a_type_is_read_as_it_is_printed(data_type: pa.DataType) -> None:
     assert parse_types([f"a=b={data_type}"]) == {"a=b": data_type}
 
 
-@pytest.mark.parametrize("text", ["", "integer?", "decimal128(99, 2)", "timestamp[h]", "list<int8>"])
+@pytest.mark.parametrize(
+    ("text", "data_type"),
+    [
+        ("date", pa.date32()),
+        ("double", pa.float64()),
+        ("float", pa.float32()),
+        ("boolean", pa.bool_()),
+        ("decimal(5,2)", pa.decimal128(5, 2)),
+        ("decimal[5, 2]", pa.decimal128(5, 2)),
+        ("timestamp(ms,UTC)", pa.timestamp("ms", "UTC")),
+    ],
+)
+def test_types_have_other_names(text: str, data_type: pa.DataType) -> None:
+    """As people write them, in both places."""
+    assert parse_type(text) == data_type
+    assert parse_types([f"a={text}"]) == {"a": data_type}
+
+
+@pytest.mark.parametrize(
+    "text", ["", "integer?", "decimal128(99, 2)", "timestamp[h]", "list<int8>", "uint8", "i8"]
+)
 def test_what_is_no_type_is_refused(text: str) -> None:
     """In one line, with examples of what is one."""
     with pytest.raises(ArgumentInvalid, match="is no type of a column; types are such as"):
