@@ -15,7 +15,7 @@ import functools
 import itertools
 import statistics
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -256,17 +256,16 @@ def render(comparison: Comparison) -> Table:
     for heading in ("rows", "digest", "seconds", "first batch ms", "bytes", "requests"):
         table.add_column(heading, justify="right")
     for mode in comparison.modes:
-        table.add_row(mode.mode, *_cells(mode))
+        table.add_row(
+            mode.mode,
+            f"{mode.rows:,}",
+            f"{mode.digest:08x}",
+            f"{mode.seconds:.2f}",
+            f"{mode.first_batch_ms:.1f}",
+            f"{mode.bytes_received:,}",
+            f"{mode.requests:,}",
+        )
     return table
-
-
-def _cells(mode: ModeResult) -> Iterator[str]:
-    yield f"{mode.rows:,}"
-    yield f"{mode.digest:08x}"
-    yield f"{mode.seconds:.2f}"
-    yield f"{mode.first_batch_ms:.1f}"
-    yield f"{mode.bytes_received:,}"
-    yield f"{mode.requests:,}"
 
 
 def _measure(mode: str, frame: DataFrame) -> ModeResult:

@@ -149,8 +149,7 @@ class BucketReader(OfOneRelease, DataSourceReader):
             lease.begin()
             with client.scan(partition.plan).execute() as batches:
                 for batch in batches:
-                    if batch.num_rows:
-                        yield to_spark_batch(batch, target)
+                    yield to_spark_batch(batch, target)
                     lease.renew_if_due()
             if partition.options.statistics:
                 yield report_batch(_report(partition, batches.statistics()), target)

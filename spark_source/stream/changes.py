@@ -18,7 +18,7 @@ from spark_source.batch.leasing import shared_lease
 from spark_source.connection import ask, patience
 from spark_source.errors import SourceError, SourceOptionError, without_traceback
 from spark_source.release import OfOneRelease
-from spark_source.schema import arrow_schema, check_schema
+from spark_source.schema import check_schema
 from spark_source.stream.log_lease import log_targets
 from spark_source.stream.logs import TableLogs
 from spark_source.stream.offsets import Position
@@ -78,7 +78,7 @@ class ChangesReader(OfOneRelease, DataSourceReader):
         if not isinstance(partition, LogSlice):
             return
         try:
-            yield from read_slice(partition, self._schema, arrow_schema(self._schema))
+            yield from read_slice(partition, self._schema)
         except (ScannerError, SourceError) as error:
             raise without_traceback(error) from None
 

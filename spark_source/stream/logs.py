@@ -99,7 +99,7 @@ class TableLogs:
             return self.ends()
         if isinstance(place, AtTime):
             return self._at_time(option, place, begins=False)
-        return self._at_offsets(option, place, self._ranges())
+        return self._at_offsets(option, place)
 
     def behind(self, positions: Positions, ends: Mapping[int, int] | None = None) -> Behind:
         """What is behind some positions, after a check that it is kept, and of their histories.
@@ -243,9 +243,8 @@ class TableLogs:
                 )
         return self._positions({each.bucket: each.at_offset for each in found})
 
-    def _at_offsets(
-        self, option: str, place: AtOffsets, ranges: Mapping[int, MeasuredLog]
-    ) -> dict[int, Position]:
+    def _at_offsets(self, option: str, place: AtOffsets) -> dict[int, Position]:
+        ranges = self._ranges()
         named = (
             dict.fromkeys(ranges, place.offsets) if isinstance(place.offsets, int) else dict(place.offsets)
         )

@@ -31,7 +31,7 @@ from scanner import ScannerError, Unauthenticated
 from spark_source.connection import AWAY, patience
 from spark_source.errors import SourceError, without_traceback
 from spark_source.release import OfOneRelease
-from spark_source.schema import arrow_schema, check_schema
+from spark_source.schema import check_schema
 from spark_source.stream.admission import Delay
 from spark_source.stream.log_lease import LogLease, new_lease_id
 from spark_source.stream.logs import TableLogs
@@ -181,7 +181,7 @@ class ChangeStreamReader(OfOneRelease, DataSourceStreamReader, SupportsTriggerAv
         """Read one partition; see `spark_source.stream.tasks.read_slice`."""
         assert isinstance(partition, LogSlice | SnapshotSlice)
         try:
-            yield from read_slice(partition, self._schema, arrow_schema(self._schema))
+            yield from read_slice(partition, self._schema)
         except (ScannerError, SourceError) as error:
             raise without_traceback(error) from None
 

@@ -22,7 +22,7 @@ from spark_source.batch.leasing import PlannedStates, TaskLease
 from spark_source.batch.planning import bucket_partitions
 from spark_source.connection import ask, open_client_again
 from spark_source.errors import SourceDataLossError, SourceError, SourceOptionError, shown
-from spark_source.schema import spark_schema, to_spark_batch
+from spark_source.schema import arrow_schema, spark_schema, to_spark_batch
 from spark_source.stream.logs import warn_of_loss
 
 if TYPE_CHECKING:
@@ -139,13 +139,12 @@ def change_schema(table: Table, options: ChangeOptions) -> StructType:
     return spark_schema(_changes(table, options).schema)
 
 
-def read_slice(planned: Slice, schema: StructType, target: pa.Schema) -> Iterator[pa.RecordBatch]:
+def read_slice(planned: Slice, schema: StructType) -> Iterator[pa.RecordBatch]:
     """Read one slice.
 
     Args:
         planned: Which.
         schema: The columns wanted.
-        target: The same for Arrow, from `spark_source.schema.arrow_schema`.
 
     Yields:
         Batches of changes in the order of the log, or of rows in key order; none of them empty.
@@ -160,21 +159,20 @@ def read_slice(planned: Slice, schema: StructType, target: pa.Schema) -> Iterato
     Waits:
         For the server: half a minute for it to be there, and then at most as long as its heartbeats come.
     """
+    target = arrow_schema(schema)
     with open_client_again(planned.options.source) as client:
         if isinstance(planned, SnapshotSlice):
             yield from _read_snapshot(client, planned, target)
         else:
-            yield from _read_log(client, planned, schema.fieldNames(), target)
+            yield from _read_log(client, planned, target)
 
 
-def _read_log(
-    client: Client, planned: LogSlice, names: list[str], target: pa.Schema
-) -> Iterator[pa.RecordBatch]:
+def _read_log(client: Client, planned: LogSlice, target: pa.Schema) -> Iterator[pa.RecordBatch]:
     lease = TaskLease(client, planned.lease_ids, planned.options.source.lease_ttl_s)
     lease.begin()
     table = client.table(planned.options.source.table)
     require_same_table(table, planned.table_id)
-    scan = _changes(table, planned.options).select(*names).bucket(planned.bucket)
+    scan = _changes(table, planned.options).select(*target.names).bucket(planned.bucket)
     scan = scan.stop_at({planned.bucket: planned.end})
     while (start := _first_kept(table, planned)) < planned.end:
         with scan.start_at({planned.bucket: start}).execute() as batches:
@@ -191,8 +189,7 @@ def _read_log(
             # The scan is open, and stays with the history that it was opened on: all before `end` is the same, too.
             _measure_end(table, planned)
             while batch is not None:
-                if batch.num_rows:
-                    yield to_spark_batch(batch, target)
+                yield to_spark_batch(batch, target)
                 lease.renew_if_due()
                 batch = next(batches, None)
             (done,) = batches.statistics().buckets
@@ -244,8 +241,7 @@ def _measure_end(table: Table, planned: LogSlice) -> MeasuredLog:
 def _read_snapshot(client: Client, planned: SnapshotSlice, target: pa.Schema) -> Iterator[pa.RecordBatch]:
     with client.scan(planned.plan).execute() as batches:
         for batch in batches:
-            if batch.num_rows:
-                yield to_spark_batch(_as_inserts(batch, target), target)
+            yield to_spark_batch(_as_inserts(batch, target), target)
 
 
 def _as_inserts(batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:
