@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime
 import json
 import shlex
 import time
@@ -18,7 +17,7 @@ from rich.progress import DownloadColumn, Progress, SpinnerColumn, TextColumn, T
 
 from scanner.cli.app import connected, endpoint_option, example, fail, is_terminal, note
 from scanner.cli.display import print_table
-from scanner.cli.units import counted, short_bytes
+from scanner.cli.units import counted, short_bytes, utc_time
 from scanner.client.leases import LeaseState, LeaseTarget
 from scanner.errors import (
     ArgumentInvalid,
@@ -211,7 +210,7 @@ def _list(destination: Path, as_json: bool) -> None:
     print_table(
         {
             "backup": [each.directory.name for each in found],
-            "begun": ["" if each is None else _time(each.created_us) for each in backups],
+            "begun": ["" if each is None else utc_time(each.created_us / 1e6) for each in backups],
             "tables": ["" if each is None else len(each.tables) for each in backups],
             "rows": ["" if each is None else each.rows for each in backups],
             "size": ["" if each is None else short_bytes(each.size_bytes) for each in backups],
@@ -242,10 +241,6 @@ def _outline(made: Backup) -> str:
     return (
         f"{counted(len(made.tables), 'table')}, {counted(made.rows, 'row')}, {short_bytes(made.size_bytes)}"
     )
-
-
-def _time(microseconds: int) -> str:
-    return f"{datetime.datetime.fromtimestamp(microseconds / 1e6, datetime.UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 @contextmanager

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import time
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,7 +12,7 @@ from scanner.cli.admin import json_option
 from scanner.cli.amounts import Seconds
 from scanner.cli.app import OneLineGroup, connected, endpoint_option, example, fail, note
 from scanner.cli.display import print_table
-from scanner.cli.units import counted, short_seconds
+from scanner.cli.units import counted, short_seconds, utc_time
 from scanner.client.leases import LeaseState, LeaseTarget
 
 if TYPE_CHECKING:
@@ -210,13 +209,12 @@ def checkpoint(table: str, bucket: int | None, only_list: bool, endpoint: str) -
     if not found:
         note(f"no checkpoints; make one with: weir checkpoint {table}")
         return
-    now_s = time.time()
     print_table(
         {
             "bucket": [each.bucket for each in found],
             "checkpoint": [each.checkpoint_id for each in found],
             "log offset": [each.log_offset for each in found],
-            "age": [short_seconds(max(0.0, now_s - each.timestamp_us / 1e6)) for each in found],
+            "made": [utc_time(each.timestamp_us / 1e6) for each in found],
             "leases": [each.leases for each in found],
         }
     )

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import datetime
 from pathlib import Path
 
 import click
 
 from scanner.cli.amounts import Seconds
 from scanner.cli.app import example
+from scanner.cli.units import utc_time
 from scanner.errors import ArgumentInvalid
 from scanner.server.scan.token_keys import OVERLAP_S_DEFAULT, OVERLAP_S_MAX, rotate_token_keys
 from scanner.storage.rocksdb.data_directory import entries_of
@@ -41,5 +41,4 @@ def rotate_keys(data: Path, overlap: float) -> None:
     click.echo(f"key {keys.current.key_id} signs resume tokens from now on")
     for key in keys.accepted[:-1]:
         assert key.expires_at_s is not None  # It is retired.
-        until = datetime.datetime.fromtimestamp(key.expires_at_s, datetime.UTC)
-        click.echo(f"key {key.key_id} is accepted until {until:%Y-%m-%d %H:%M:%S} UTC")
+        click.echo(f"key {key.key_id} is accepted until {utc_time(key.expires_at_s)}")

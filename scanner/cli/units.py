@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+
 _SIZES = ("", "K", "M", "G", "T", "P")
 _FOREVER = 2**62
 """Credit above it is no limit that anybody meant."""
@@ -27,6 +29,11 @@ def short_seconds(seconds: float) -> str:
         if seconds / size < 99.5:
             return f"{seconds / size:.0f}{unit}"
     return f"{seconds / 86400:.0f}d"
+
+
+def utc_time(seconds: float) -> str:
+    """A time, in seconds since 1970: `2013-07-01 12:30:00 UTC`."""
+    return f"{datetime.datetime.fromtimestamp(seconds, datetime.UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def counted(count: int, thing: str) -> str:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scanner.cli.units import short_bytes, short_seconds
+from scanner.cli.units import short_bytes, short_seconds, utc_time
 
 
 @pytest.mark.parametrize(
@@ -44,3 +44,8 @@ def test_columns_stay_narrow(count: int, seconds: float) -> None:
     """Whatever is shown fits."""
     assert len(short_bytes(count)) <= 6
     assert len(short_seconds(seconds)) <= 4
+
+
+def test_instants() -> None:
+    """In UTC, whatever the zone of the machine."""
+    assert utc_time(1_372_681_800.999) == "2013-07-01 12:30:00 UTC"
