@@ -271,10 +271,10 @@ def _load(table: Table, source: RowFile, file: Path, created: bool) -> int:
         # A server that is away would be waited for once more.
         if unwritten and not isinstance(error, ServerUnavailable) and _drop_unwritten(table):
             raise
-        if isinstance(error, click.ClickException):
+        if isinstance(error, click.ClickException) or (isinstance(error, ScannerError) and rows_before):
             # Of what was sent and not answered, any part may be there.
             loaded = acknowledged if acknowledged == rows_before else f"{acknowledged} to {rows_before}"
-            fail(f"{error.format_message()} ({loaded} rows were loaded before)")
+            fail(f"{error} ({loaded} rows were loaded before)")
         elif isinstance(error, KeyboardInterrupt):
             rows = f"has {acknowledged} of the file's rows, or some more"
             if unwritten:

@@ -317,6 +317,14 @@ def test_a_load_that_fails_counts_what_may_be_there(
     message = one_line(command("load", path))
     assert message.endswith("null in row 8193; every row needs a key (0 to 8192 rows were loaded before)")
 
+    def add(self: RepeatedKeys, batch: pa.RecordBatch) -> None:
+        if batch.num_rows == 1:
+            raise KeyInvalid("it is too long")
+
+    monkeypatch.setattr(RepeatedKeys, "add", add)
+    pq.write_table(pa.table([pa.array(range(8193)), *rows[1:]], ["id", "name", "price"]), path)
+    assert one_line(command("load", path)) == "weir: it is too long (0 to 8192 rows were loaded before)"
+
 
 def test_a_load_whose_server_is_gone_does_not_wait_for_it_twice(
     command: Weir, items: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
