@@ -137,7 +137,10 @@ class CsvText:
     def _read_header(self, block: CsvBlock) -> tuple[list[str], int, int]:
         for _, taken, names in self._records(block):
             if any("\0" in name for name in names):
-                fail(f"{self.path} is not UTF-8 text; name its encoding, for example --encoding utf-16")
+                fail(
+                    f"{self.path} has a NUL in the name of a column; rename it, or if the file has another encoding,"
+                    " name that, for example --encoding utf-16"
+                )
             require_names_apart(self.path, names)
             return names, taken, _line_breaks(block.data[:taken])
         fail(f"{self.path} is empty")

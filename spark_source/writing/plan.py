@@ -112,8 +112,8 @@ def _change_type(schema: spark.StructType, table: TableDescription, options: Wri
     if name in table.column_names:
         raise SourceSchemaError(
             name,
-            f"table {table.name} has a column {name!r} itself: rename the DataFrame's column of change kinds, and"
-            " name it with option 'changeTypeColumn'",
+            f"table {table.name} has a column {name!r} itself: write its rows with the client; if the DataFrame's"
+            " column is one of change kinds, rename that, and name it with option 'changeTypeColumn'",
         )
     if not isinstance(schema[name].dataType, spark.StringType):
         raise SourceSchemaError(

@@ -181,7 +181,7 @@ def test_a_table_with_a_column_of_that_name() -> None:
     table = TableDescription(
         "t", ORDERS.schema.append(pa.field("_change_type", pa.string())), ("id", "line"), 1
     )
-    assert "name it with option 'changeTypeColumn'" in refused(f"{WHOLE}, _change_type STRING", table=table)
+    assert "itself: write its rows with the client" in refused(f"{WHOLE}, _change_type STRING", table=table)
 
 
 @pytest.mark.parametrize("given", SPARK_TYPES, ids=lambda kind: kind.simpleString())
