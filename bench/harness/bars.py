@@ -1,9 +1,11 @@
 """What every bench has in its JSON: bars with what was measured, and the machine it was measured on."""
 
+import json
 import os
 import platform
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import psutil
 
@@ -33,3 +35,24 @@ def machine() -> dict[str, object]:
         "cores": os.cpu_count(),
         "memory_bytes": psutil.virtual_memory().total,
     }
+
+
+def write_json(output: Path | None, bars: Sequence[Bar], **measured: object) -> None:
+    """Write the JSON of a bench.
+
+    Args:
+        output: Where; None: nowhere.
+        bars: What had to be so.
+        measured: The rest, by name; dataclasses become objects.
+    """
+    write_document(output, {"bars": bars, **measured, "machine": machine()})
+
+
+def write_document(output: Path | None, document: Mapping[str, object]) -> None:
+    """Write a JSON whole or not at all: a run that is ended here leaves what was there before."""
+    if output is None:
+        return
+    output.parent.mkdir(parents=True, exist_ok=True)
+    beside = output.with_suffix(".part")
+    beside.write_text(json.dumps(document, indent=1, default=asdict) + "\n", encoding="utf-8")
+    beside.replace(output)

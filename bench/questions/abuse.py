@@ -24,8 +24,6 @@ adds more than the bar is repeated, up to four times, and the least is judged.
 from __future__ import annotations
 
 import collections
-import json
-import multiprocessing
 import resource
 import tempfile
 import time
@@ -33,7 +31,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import psutil
 import pyarrow as pa
@@ -43,7 +41,8 @@ import scanner.sync
 from bench import attacks
 from bench.attacks.peer import Ended, RawPeer
 from bench.attacks.scans import TABLE
-from bench.harness.bars import Bar, machine
+from bench.harness.bars import Bar, write_json
+from bench.harness.processes import running_process
 from bench.harness.server import RunningServer, running_server
 from transport.errors import error_code_name
 
@@ -106,11 +105,11 @@ class Measured:
 
 
 def attacker(endpoint: str, commands: Connection) -> None:
-    """Run attacks by name for a number of seconds, until told to end by None."""
+    """Run attacks by name for a number of seconds, until the process is ended."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    while (command := commands.recv()) is not None:
-        commands.send(_attack(endpoint, *command))
+    while True:
+        commands.send(_attack(endpoint, *commands.recv()))
 
 
 def _attack(endpoint: str, name: str, seconds: float) -> Done:
@@ -146,10 +145,11 @@ def _attack(endpoint: str, name: str, seconds: float) -> Done:
 
 
 def well_behaved(endpoint: str, commands: Connection) -> None:
-    """Scan the table again and again for a number of seconds and answer with the rows a second, until told to end."""
+    """Scan the table again and again for a number of seconds and answer with the rows a second, until ended."""
     with scanner.sync.connect(endpoint) as client:
         table = client.table(TABLE)
-        while (seconds := commands.recv()) is not None:
+        while True:
+            seconds = commands.recv()
             started, rows = time.monotonic(), 0
             while time.monotonic() < started + seconds:
                 with table.new_scan().execute() as batches:
@@ -163,27 +163,12 @@ def well_behaved(endpoint: str, commands: Connection) -> None:
 # ---------------------------------------------------------------------- measuring
 
 
+@dataclass(frozen=True, slots=True)
 class _Children:
-    """The two clients, each in a process of its own."""
+    """The two clients, each in a process of its own: their pipes."""
 
-    def __init__(self, endpoint: str) -> None:
-        context = multiprocessing.get_context("spawn")
-        self._processes = []
-        ends = []
-        for target in (attacker, well_behaved):
-            ours, theirs = context.Pipe()
-            process = context.Process(target=target, args=(endpoint, theirs), daemon=True)
-            process.start()
-            theirs.close()
-            self._processes.append(process)
-            ends.append(ours)
-        self.attacker: Any = ends[0]
-        self.client: Any = ends[1]
-
-    def end(self) -> None:
-        for commands, process in zip((self.attacker, self.client), self._processes, strict=True):
-            commands.send(None)
-            process.join(10)
+    attacker: Connection
+    client: Connection
 
 
 def measure(server: RunningServer, children: _Children, name: str) -> Measured:
@@ -256,11 +241,11 @@ def _running() -> Iterator[tuple[RunningServer, _Children]]:
             table = client.create_table(TABLE, schema, ["k"], 1)
             rows = {"k": range(ROWS), "text": [f"{number:050}" for number in range(ROWS)]}
             table.write(pa.table(rows, schema=schema))
-        children = _Children(server.endpoint)
-        try:
-            yield server, children
-        finally:
-            children.end()
+        with (
+            running_process(attacker, server.endpoint) as (_, attacking),
+            running_process(well_behaved, server.endpoint) as (_, behaving),
+        ):
+            yield server, _Children(attacking, behaving)
 
 
 def judge(measured: list[Measured]) -> list[Bar]:
@@ -316,14 +301,6 @@ def run(output: Path | None, console: Console, *, only: tuple[str, ...] = ()) ->
             )
     console.print(table)
     bars = judge(measured)
-    if output is not None:
-        attacked = [{**asdict(each), "rate_ratio": round(each.rate_ratio, 2)} for each in measured]
-        result = {
-            "bench": "abuse",
-            "machine": machine(),
-            "attacks": attacked,
-            "bars": [asdict(b) for b in bars],
-        }
-        output.parent.mkdir(parents=True, exist_ok=True)
-        output.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    attacked = [{**asdict(each), "rate_ratio": round(each.rate_ratio, 2)} for each in measured]
+    write_json(output, bars, attacks=attacked)
     return bars

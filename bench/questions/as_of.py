@@ -16,14 +16,13 @@ grew by 36, and 26 MiB were spilled. A resumed scan walks all the changes again,
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import random
 import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
@@ -31,7 +30,7 @@ import psutil
 import pyarrow as pa
 from rich.table import Table
 
-from bench.harness.bars import Bar, machine
+from bench.harness.bars import Bar, write_json
 from scanner.data.keys import ALL_KEYS
 from scanner.data.position import START, Position
 from scanner.data.table import TableDescription
@@ -344,14 +343,7 @@ def run(output: Path | None, console: Console, *, rows: int, changes: int, memor
         measured: Measured = _in_fresh_process(measure, data, prepared, memory_mib * MIB)
     console.print(_table(measured))
     found = bars(measured)
-    if output is not None:
-        document = {
-            "bars": [asdict(bar) for bar in found],
-            "figures": figures(measured),
-            "measured": asdict(measured),
-            "machine": machine(),
-        }
-        output.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    write_json(output, found, figures=figures(measured), measured=measured)
     return found
 
 

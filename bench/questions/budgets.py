@@ -7,15 +7,15 @@ what the client sends. Expected: a few WINDOW_UPDATEs and PINGs for tens of mega
 from __future__ import annotations
 
 import collections
-import json
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from rich.table import Table
 
-from bench.harness.bars import Bar, machine
+from bench.harness.bars import Bar, write_json
+from bench.harness.processes import running_peer
 from bench.harness.relay import relayed
+from bench.questions.transport import Case, grpcio_client, weir_server
 from tests.support import wire
 from transport.protocol.abuse import ALLOWANCES, Cost
 
@@ -64,22 +64,10 @@ class FrameCount:
 
 def measure() -> collections.Counter[int]:
     """What grpcio sends while it reads the stream."""
-    import multiprocessing
-
-    from bench.questions.transport import Case, grpcio_client, weir_server
-
-    context = multiprocessing.get_context("spawn")
-    ready: Any = context.Queue()
     case = Case(message_bytes=MESSAGE_BYTES, streams=1, total_bytes=MEGABYTES << 20)
-    server = context.Process(target=weir_server, args=(ready, case), daemon=True)
-    server.start()
-    try:
-        count = FrameCount()
-        with relayed(ready.get(timeout=300), up=count.see) as port:
-            grpcio_client(port, case)
-    finally:
-        server.terminate()
-        server.join()
+    count = FrameCount()
+    with running_peer(weir_server, case) as server, relayed(server.port, up=count.see) as port:
+        grpcio_client(port, case)
     return count.kinds
 
 
@@ -102,13 +90,5 @@ def run(output: Path | None, console: Console) -> list[Bar]:
             ok=shares[most] <= SHARE_MAX,
         )
     ]
-    if output is not None:
-        sent = {cost.name: kinds[kind] for kind, cost in COSTS.items()}
-        result = {
-            "bench": "budgets",
-            "machine": machine(),
-            "sent": sent,
-            "bars": [asdict(bar) for bar in bars],
-        }
-        output.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    write_json(output, bars, sent={cost.name: kinds[kind] for kind, cost in COSTS.items()})
     return bars

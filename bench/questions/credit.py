@@ -13,15 +13,13 @@ it was read before, and the bytes go on coming while nobody reads.
 
 from __future__ import annotations
 
-import json
 import os
 import queue
 import tempfile
-import threading
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import grpc
 import pyarrow as pa
@@ -29,7 +27,7 @@ import trio
 from rich.table import Table
 
 import scanner
-from bench.harness.bars import Bar, machine
+from bench.harness.bars import Bar, write_json
 from bench.harness.errors import BenchFailed
 from bench.harness.proxies import DIRECT, PROXIES, open_proxy
 from scanner.proto.weir.v1 import scanner_pb2 as pb
@@ -153,14 +151,11 @@ class StockScan:
 
 async def read_with_grpcio(endpoint: str, credit_bytes: int | None, stall: Stall) -> Reading:
     """Scan with grpcio in a thread."""
-    going_on = threading.Event()
 
     def stall_here(read_bytes: int) -> None:
         trio.from_thread.run(stall, read_bytes)
-        going_on.set()
 
-    scan = StockScan(credit_bytes)
-    return await trio.to_thread.run_sync(scan.read, endpoint, stall_here)
+    return await trio.to_thread.run_sync(StockScan(credit_bytes).read, endpoint, stall_here)
 
 
 # ---------------------------------------------------------------------- the measurement
@@ -273,15 +268,7 @@ def run(output: Path | None, console: Console) -> list[Bar]:
         table.add_row(each.client, each.path, *shown, f"{each.ahead_bytes:,}")
     console.print(table)
     found = bars(measured, row_bytes)
-    if output is not None:
-        document: dict[str, Any] = {
-            "bars": [asdict(bar) for bar in found],
-            "measured": [asdict(each) for each in measured],
-            "credit_bytes": CREDIT_BYTES,
-            "row_message_bytes": row_bytes,
-            "machine": machine(),
-        }
-        output.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    write_json(output, found, measured=measured, credit_bytes=CREDIT_BYTES, row_message_bytes=row_bytes)
     return found
 
 

@@ -22,22 +22,21 @@ rates are off by a quarter, and the bar of the rate was missed at 1 and at 5 ms,
 
 from __future__ import annotations
 
-import json
 import statistics
 import tempfile
 import time
 from collections import defaultdict
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 import trio
 from rich.table import Table
 
 import scanner
-from bench.harness.bars import Bar, machine
+from bench.harness.bars import Bar, write_json
 from bench.harness.links import Link
 from bench.questions.continuation.serving import ServerProcess
 
@@ -174,11 +173,5 @@ def run(output: Path | None, console: Console, *, rounds: int, megabytes: int) -
             table.add_row(f"{credit}{', lags' if lags else ''}", *cells)
     console.print(table)
     found = bars(measured)
-    if output is not None:
-        document: dict[str, Any] = {
-            "bars": [asdict(bar) for bar in found],
-            "measured": [asdict(each) for each in measured],
-            "machine": machine(),
-        }
-        output.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    write_json(output, found, measured=measured)
     return found

@@ -14,13 +14,12 @@ client, it must fail, and say so. Such places are counted by themselves.
 from __future__ import annotations
 
 import functools
-import json
 import random
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -33,7 +32,7 @@ from rich.table import Table
 import scanner
 from bench.cutting.campaign import Campaign, Recording, Tally
 from bench.cutting.setting import SCENARIOS, Scenario, open_campaign, open_killed_campaign
-from bench.harness.bars import Bar, machine
+from bench.harness.bars import Bar, write_json
 from scanner.storage.memory.store import MemoryStore
 from scanner.storage.rocksdb.store import RocksStore
 
@@ -230,17 +229,15 @@ def run(
     for each in found:
         for failure in each.tally.failed:
             console.print(f"{each.scenario}, cut {failure}", markup=False, highlight=False)
-    if output is not None:
-        document: dict[str, Any] = {
-            "bars": [asdict(bar) for bar in judged],
-            "scenarios": [_to_dict(each) for each in found],
-            "cut_points": sum(each.tally.struck for each in found),
-            "rows": keys,
-            "store": "rocks" if rocks else "memory",
-            "seed": seed,
-            "machine": machine(),
-        }
-        output.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    write_json(
+        output,
+        judged,
+        scenarios=[_to_dict(each) for each in found],
+        cut_points=sum(each.tally.struck for each in found),
+        rows=keys,
+        store="rocks" if rocks else "memory",
+        seed=seed,
+    )
     return judged
 
 

@@ -15,11 +15,10 @@ nobody can read.
 
 from __future__ import annotations
 
-import json
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -27,7 +26,7 @@ from rich.progress import Progress
 
 from bench.faulting.campaign import run_cases
 from bench.faulting.damage import KINDS
-from bench.harness.bars import Bar, machine
+from bench.harness.bars import Bar, write_json
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -145,10 +144,7 @@ def run(output: Path | None, console: Console, *, seed: int, cases: range, jobs:
         "cases by answer: " + ", ".join(f"{name} {count}" for name, count in found.outcomes.most_common()),
     )
     judged = bars(found)
-    if output is not None:
-        document = {"bars": [asdict(bar) for bar in judged], **_document(found), "machine": machine()}
-        document["seconds"] = round(seconds, 1)
-        output.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    write_json(output, judged, **_document(found), seconds=round(seconds, 1))
     return judged
 
 

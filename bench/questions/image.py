@@ -36,11 +36,10 @@ the row store 1.2 (1.9); 5 % together, where more is changed in a block than one
 
 from __future__ import annotations
 
-import json
 import statistics
 import tempfile
 import time
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -49,7 +48,7 @@ import pyarrow as pa
 from rich.table import Table
 
 import scanner.sync
-from bench.harness.bars import Bar, machine
+from bench.harness.bars import Bar, write_json
 from bench.harness.server import RunningServer, running_server
 
 if TYPE_CHECKING:
@@ -153,16 +152,7 @@ def run(output: Path | None, console: Console, *, rows: int, rounds: int) -> lis
         f"the image took {made_s:.1f} s to make and takes {made.disk_bytes / rows:.0f} octets a row"
     )
     judged = bars(found) + filter_bars(filtered)
-    if output is not None:
-        content = {
-            "machine": machine(),
-            "bars": [asdict(bar) for bar in judged],
-            "image": asdict(made),
-            "made_s": made_s,
-            "measured": [asdict(each) for each in found],
-            "filtered": [asdict(each) for each in filtered],
-        }
-        output.write_text(json.dumps(content, indent=1) + "\n")
+    write_json(output, judged, image=made, made_s=made_s, measured=found, filtered=filtered)
     return judged
 
 

@@ -16,7 +16,6 @@ lowest priority it also took six times as long. The server keeps its thread.
 
 from __future__ import annotations
 
-import json
 import os
 import statistics
 import tempfile
@@ -24,7 +23,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -32,7 +31,7 @@ import psutil
 from rich.table import Table
 
 import scanner.sync
-from bench.harness.bars import Bar, machine
+from bench.harness.bars import Bar, write_json
 from bench.harness.processes import running_process
 from bench.harness.server import RunningServer, running_server
 from bench.questions.image import LOAD_ROWS, SCHEMA, sample_rows
@@ -104,13 +103,7 @@ def run(output: Path | None, console: Console, *, rows: int, rounds: int) -> lis
                 found.append(_measure(table, rows, _PROCESS, goes_on))
     console.print(_shown(found))
     measured = bars(found)
-    if output is not None:
-        content = {
-            "machine": machine(),
-            "bars": [asdict(bar) for bar in measured],
-            "measured": [asdict(each) for each in found],
-        }
-        output.write_text(json.dumps(content, indent=1) + "\n")
+    write_json(output, measured, measured=found)
     return measured
 
 

@@ -35,7 +35,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -43,7 +43,7 @@ from rich import box
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from bench.harness.bars import Bar, machine
+from bench.harness.bars import Bar, write_json
 from bench.harness.errors import BenchFailed
 from bench.mutation.guarantees import EQUIVALENT, ROOT, covering, modules
 from bench.mutation.laboratory import Laboratory
@@ -312,14 +312,6 @@ def _print_modules(trials: Sequence[Trial], console: Console) -> None:
 
 
 def _write(output: Path | None, seed: int, tried: Sequence[int], trials: Sequence[Trial]) -> None:
-    if output is None:
-        return
-    document = {
-        "seed": seed,
-        "tried": tried,  # In the first run, in the second of what survived the first, and so on.
-        "machine": machine(),
-        "verdicts": Counter(each.verdict for each in trials),
-        "bars": [asdict(bar) for bar in bars(trials)],
-        "mutants": [asdict(each) for each in trials],
-    }
-    output.write_text(json.dumps(document, indent=1))
+    verdicts = Counter(each.verdict for each in trials)
+    # `tried`: in the first run, in the second of what survived the first, and so on.
+    write_json(output, bars(trials), seed=seed, tried=tried, verdicts=verdicts, mutants=trials)

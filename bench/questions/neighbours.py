@@ -11,23 +11,21 @@ leaves the round. What the stalled call costs is its one window, once.
 
 from __future__ import annotations
 
-import json
-import multiprocessing
 import os
 import statistics
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import trio
-from rich.table import Table
 
 import transport
-from bench.harness.bars import Bar, machine
+from bench.harness.bars import Bar, write_json
+from bench.harness.processes import running_peer
+from bench.harness.sheet import Sheet
 
 if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
     from pathlib import Path
 
     from rich.console import Console
@@ -40,7 +38,6 @@ SLOW_READ_S = 0.05
 ALONE, STALLED, SLOW = "alone", "stalled", "slow"
 NEIGHBOURS = (ALONE, STALLED, SLOW)
 RATIO_MIN = 0.9
-READY_S = 30.0
 PATH, ENDLESS_PATH = "/bench.Neighbours/Read", "/bench.Neighbours/Endless"
 
 
@@ -59,7 +56,7 @@ class Measured:
     """What the neighbour itself was given, the most of all rounds."""
 
 
-def neighbours_server(ready: Any) -> None:
+def neighbours_server(ready: Connection) -> None:
     """Serve both kinds of calls until the process is ended."""
     payload = os.urandom(MESSAGE_BYTES)
 
@@ -75,7 +72,7 @@ def neighbours_server(ready: Any) -> None:
 
     async def main() -> None:
         async with transport.serve({PATH: read, ENDLESS_PATH: endless}) as server:
-            ready.put(server.port)
+            ready.send(server.port)
             await trio.sleep_forever()
 
     trio.run(main)
@@ -120,29 +117,16 @@ async def _time_the_fast(client: transport.Client) -> float:
     return time.perf_counter() - started
 
 
-@contextmanager
-def _serving() -> Iterator[int]:
-    context = multiprocessing.get_context("spawn")
-    ready = context.Queue()
-    process = context.Process(target=neighbours_server, args=(ready,), daemon=True)
-    process.start()
-    try:
-        yield ready.get(timeout=READY_S)
-    finally:
-        process.terminate()
-        process.join()
-
-
 def measure(rounds: int) -> list[Measured]:
     """All kinds of neighbours in turn, `rounds` times, after one round that does not count."""
     seconds: dict[str, list[float]] = {neighbour: [] for neighbour in NEIGHBOURS}
     given = dict.fromkeys(NEIGHBOURS, 0)
-    with _serving() as port:
-        trio.run(_round, port, ALONE)
+    with running_peer(neighbours_server) as server:
+        trio.run(_round, server.port, ALONE)
         for at in range(rounds):
             turn = at % len(NEIGHBOURS)  # so that none always comes after the same one
             for neighbour in NEIGHBOURS[turn:] + NEIGHBOURS[:turn]:
-                took, neighbour_bytes = trio.run(_round, port, neighbour)
+                took, neighbour_bytes = trio.run(_round, server.port, neighbour)
                 seconds[neighbour].append(took)
                 given[neighbour] = max(given[neighbour], neighbour_bytes)
     size = FAST * MESSAGES * MESSAGE_BYTES / 1e6
@@ -178,21 +162,13 @@ def run(output: Path | None, console: Console, *, rounds: int) -> list[Bar]:
         rounds: Interleaved rounds, at least 1.
     """
     measured = measure(rounds)
-    table = Table(title=f"{FAST} streams of 64 KiB messages on one connection, median of {rounds}")
-    for heading in ("neighbour", "MB/s", "least", "most", "neighbour had MB"):
-        table.add_column(heading, justify="left" if heading == "neighbour" else "right")
-    for row in measured:
-        table.add_row(
-            row.neighbour, f"{row.mb_per_second:.0f}", f"{min(row.rounds):.0f}", f"{max(row.rounds):.0f}",
-            f"{row.neighbour_bytes / 1e6:.1f}",
-        )  # fmt: skip
-    console.print(table)
+    rows = [
+        (row.neighbour, f"{row.mb_per_second:.0f}", f"{min(row.rounds):.0f}", f"{max(row.rounds):.0f}",
+         f"{row.neighbour_bytes / 1e6:.1f}")
+        for row in measured
+    ]  # fmt: skip
+    title = f"{FAST} streams of 64 KiB messages on one connection, median of {rounds}"
+    console.print(Sheet(title, ("neighbour", "MB/s", "least", "most", "neighbour had MB"), rows).rich())
     found = bars(measured)
-    if output is not None:
-        document = {
-            "bars": [asdict(bar) for bar in found],
-            "measured": [asdict(row) for row in measured],
-            "machine": machine(),
-        }
-        output.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    write_json(output, found, measured=measured)
     return found

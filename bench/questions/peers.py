@@ -55,7 +55,6 @@ another crowd is the first in each round.
 from __future__ import annotations
 
 import itertools
-import json
 import tempfile
 import time
 from collections.abc import Callable
@@ -63,7 +62,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from bench.harness.bars import Bar, machine
+from bench.harness.bars import Bar, machine, write_document
 from bench.harness.certificates import make_certificates
 from bench.peers import cold, crowding, far, growth, scans, unary
 from bench.peers.report import sheets
@@ -122,9 +121,8 @@ def run(output: Path | None, plots: Path | None, console: Console, *, scale: Sca
         started = time.monotonic()
         bars += _measure(part, scale, console, document)
         document["seconds"][part] = round(time.monotonic() - started)
-        document["bars"] = [asdict(bar) for bar in bars]
-        if output is not None:
-            _write(output, document)
+        document["bars"] = bars
+        write_document(output, document)
     if plots is not None:
         from bench.peers.plots import draw  # It takes a second to load.
 
@@ -143,14 +141,6 @@ def _measure(part: str, scale: Scale, console: Console, document: dict[str, Any]
     for sheet in sheets(document, part):
         console.print(sheet.rich())
     return bars
-
-
-def _write(output: Path, document: dict[str, Any]) -> None:
-    """Whole or not at all: a run that is ended here leaves what was there before."""
-    output.parent.mkdir(parents=True, exist_ok=True)
-    beside = output.with_suffix(".part")
-    beside.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-    beside.replace(output)
 
 
 def _scans(scale: Scale, log: Log) -> tuple[object, list[Bar]]:

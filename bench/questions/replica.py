@@ -14,7 +14,6 @@ Expected: nothing is ever different.
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import signal
@@ -29,7 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import scanner.sync
-from bench.harness.bars import Bar, machine
+from bench.harness.bars import Bar, write_json
 from bench.harness.errors import BenchFailed
 from bench.harness.ledger import SCHEMA, rows
 from bench.harness.server import running_server
@@ -339,8 +338,5 @@ def run(output: Path | None, console: Console, *, kills: int, seed: int) -> list
     for each in result.wrong[:20]:
         console.print(f"WRONG {each}", markup=False)
     found = bars(result, kills)
-    if output is not None:
-        document = {"bars": [asdict(bar) for bar in found], **asdict(result), "machine": machine()}
-        document["seconds"] = round(seconds, 1)
-        output.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    write_json(output, found, **asdict(result), seconds=round(seconds, 1))
     return found

@@ -22,21 +22,19 @@ What was learned, and is built in:
 
 from __future__ import annotations
 
-import json
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import h2.config
 import h2.connection
 import h2.settings
 import trio
-from rich.table import Table
 
 import transport
-from bench.harness.bars import Bar, machine
+from bench.harness.bars import Bar, write_json
 from bench.harness.idle import (
     STREAMS_MAX,
     WAIT_PATH,
@@ -45,6 +43,7 @@ from bench.harness.idle import (
     raise_descriptor_limit,
 )
 from bench.harness.processes import running_peer, running_worker
+from bench.harness.sheet import Sheet
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -219,8 +218,7 @@ def _cases(console: Console) -> list[tuple[int, int]]:
     return [(STREAMS, SHARED_CONNECTIONS), (alone, alone)]
 
 
-def _idle_table(idle: list[Idle]) -> Table:
-    table = Table(title="idle streams on one server process", padding=0)
+def _idle_table(idle: list[Idle]) -> Sheet:
     columns: dict[str, Callable[[Idle], str]] = {
         "streams": lambda case: f"{case.streams}",
         "connec-\ntions": lambda case: f"{case.connections}",
@@ -232,20 +230,14 @@ def _idle_table(idle: list[Idle]) -> Table:
         "median": lambda case: f"{case.tell_median_s * 1e3:.0f}",
         "last": lambda case: f"{case.tell_last_s * 1e3:.0f}",
     }
-    for heading in columns:
-        table.add_column(heading, justify="right")
-    for case in idle:
-        table.add_row(*(cell(case) for cell in columns.values()))
-    return table
+    rows = [[cell(case) for cell in columns.values()] for case in idle]
+    return Sheet("idle streams on one server process", list(columns), rows)
 
 
-def _curve_table(curve: list[Point]) -> Table:
-    table = Table(title="µs to open the n-th call on one connection")
-    for heading in ("n", "weir, both ends", "h2 alone, both ends"):
-        table.add_column(heading, justify="right")
-    for point in curve:
-        table.add_row(f"{point.n}", f"{point.open_us:.0f}", f"{point.h2_us:.0f}")
-    return table
+def _curve_table(curve: list[Point]) -> Sheet:
+    rows = [(f"{point.n}", f"{point.open_us:.0f}", f"{point.h2_us:.0f}") for point in curve]
+    headings = ("n", "weir, both ends", "h2 alone, both ends")
+    return Sheet("µs to open the n-th call on one connection", headings, rows)
 
 
 def run(output: Path | None, console: Console) -> list[Bar]:
@@ -259,16 +251,9 @@ def run(output: Path | None, console: Console) -> list[Bar]:
     for streams, connections in _cases(console):
         console.print(f"{streams} streams over {connections} connections ...")
         idle.append(measure_idle(streams, connections))
-    console.print(_idle_table(idle))
+    console.print(_idle_table(idle).rich())
     curve = measure_curve()
-    console.print(_curve_table(curve))
+    console.print(_curve_table(curve).rich())
     found = bars(idle, curve)
-    if output is not None:
-        document = {
-            "bars": [asdict(bar) for bar in found],
-            "idle": [asdict(case) for case in idle],
-            "curve": [asdict(point) for point in curve],
-            "machine": machine(),
-        }
-        output.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    write_json(output, found, idle=idle, curve=curve)
     return found

@@ -11,7 +11,6 @@ Expected: nothing. What a run costs is some tens of milliseconds of a processor 
 from __future__ import annotations
 
 import gc
-import json
 import time
 import traceback
 from collections import Counter
@@ -23,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 import psutil
 from rich.progress import Progress
 
-from bench.harness.bars import Bar, machine
+from bench.harness.bars import Bar, write_json
 from bench.simulation.history import History
 from bench.simulation.validators import Violation
 from bench.simulation.workload import State, TailStart
@@ -207,10 +206,7 @@ def run(output: Path | None, console: Console, *, seeds: int, first_seed: int, v
     seconds = time.monotonic() - started
     _print(console, simulated, seconds)
     found = bars(simulated)
-    if output is not None:
-        document = {"bars": [asdict(bar) for bar in found], **_document(simulated), "machine": machine()}
-        document["seconds"] = round(seconds, 1)
-        output.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    write_json(output, found, **_document(simulated), seconds=round(seconds, 1))
     return found
 
 

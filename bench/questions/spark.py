@@ -12,21 +12,19 @@ little more than their bytes; so one task reads at the speed of one server, and 
 
 from __future__ import annotations
 
-import json
 import statistics
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
-
-from rich.table import Table
+from typing import TYPE_CHECKING, Final
 
 import scanner.sync
-from bench.harness.bars import Bar, machine
+from bench.harness.bars import Bar, write_json
 from bench.harness.errors import BenchFailed
 from bench.harness.server import RunningServer, running_server
+from bench.harness.sheet import Sheet
 from bench.harness.spark import spark_session
 from bench.peers.rows import PRIMARY_KEY, SCHEMA, WIDTHS, pieces
 from bench.reading.cpu import Cpu, cpu_now
@@ -168,18 +166,16 @@ def run(
                 measured[way].rows_per_s.append(round(rows / seconds))
                 measured[way].cpu_us_per_row.append(spent.per_row_us(rows))
                 console.print(f"round {number + 1} of {rounds}: {way}: {rows / seconds:,.0f} rows/s")
-    console.print(_table(measured))
+    console.print(_table(measured).rich())
     found = judge(measured)
-    if output is not None:
-        document = {
-            "bars": [asdict(bar) for bar in found],
-            "rows": rows,
-            "images": images,
-            "batch": {"rows": batch.num_rows, "bytes": batch.nbytes},
-            "ways": {str(way): asdict(each) for way, each in measured.items()},
-            "machine": machine(),
-        }
-        output.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    write_json(
+        output,
+        found,
+        rows=rows,
+        images=images,
+        batch={"rows": batch.num_rows, "bytes": batch.nbytes},
+        ways={str(way): each for way, each in measured.items()},
+    )
     return found
 
 
@@ -203,16 +199,17 @@ def _ratio(mine: Measured, other: Measured) -> float:
     return round(statistics.median(a / b for a, b in zip(mine.rows_per_s, other.rows_per_s, strict=True)), 2)
 
 
-def _table(measured: Mapping[Way, Measured]) -> Table:
-    table = Table(title="medians", padding=0)
-    for heading in ("", "rows/s", "of ready", "CPU us/row: server", "workers", "JVM"):
-        table.add_column(heading, justify="right" if heading else "left")
-    for way, each in measured.items():
-        spent: list[dict[str, Any]] = each.cpu_us_per_row
-        table.add_row(
+def _table(measured: Mapping[Way, Measured]) -> Sheet:
+    rows = [
+        (
             str(way),
             f"{statistics.median(each.rows_per_s):,.0f}",
             f"{_ratio(each, measured[Way(READY, way.tasks)]):.2f}",
-            *(f"{statistics.median(of[name] for of in spent):.2f}" for name in ("server", "workers", "jvm")),
+            *(
+                f"{statistics.median(of[name] for of in each.cpu_us_per_row):.2f}"
+                for name in ("server", "workers", "jvm")
+            ),
         )
-    return table
+        for way, each in measured.items()
+    ]
+    return Sheet("medians", ("", "rows/s", "of ready", "CPU us/row: server", "workers", "JVM"), rows)

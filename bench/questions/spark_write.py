@@ -15,22 +15,21 @@ reading to a write, and Spark adds the way from the JVM to Python, a pipe of Arr
 
 from __future__ import annotations
 
-import json
 import statistics
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import psutil
-from rich.table import Table
 
 import scanner.sync
-from bench.harness.bars import Bar, machine
+from bench.harness.bars import Bar, write_json
 from bench.harness.errors import BenchFailed
 from bench.harness.server import RunningServer, running_server
+from bench.harness.sheet import Sheet
 from bench.harness.spark import spark_session
 from bench.peers.rows import PRIMARY_KEY, SCHEMA, WIDTHS, pieces
 from bench.reading.cpu import Cpu, cpu_now
@@ -166,19 +165,10 @@ def run(
                 measured[way].rows_per_s.append(round(rows / seconds))
                 measured[way].cpu_us_per_row.append(spent)
                 console.print(f"round {number + 1} of {rounds}: {way}: {rows / seconds:,.0f} rows/s")
-    console.print(_table(measured))
+    console.print(_table(measured).rich())
     ratio = _ratio(measured["spark"], measured["client"])
     found = [Bar("spark over client", ratio, f">= {OVER_CLIENT_MIN}", ratio >= OVER_CLIENT_MIN)]
-    if output is not None:
-        document = {
-            "bars": [asdict(bar) for bar in found],
-            "rows": rows,
-            "tasks": tasks,
-            "buckets": buckets,
-            "ways": {way: asdict(each) for way, each in measured.items()},
-            "machine": machine(),
-        }
-        output.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    write_json(output, found, rows=rows, tasks=tasks, buckets=buckets, ways=measured)
     return found
 
 
@@ -192,19 +182,18 @@ def _ratio(mine: Measured, other: Measured) -> float:
     return round(statistics.median(a / b for a, b in zip(mine.rows_per_s, other.rows_per_s, strict=True)), 2)
 
 
-def _table(measured: Mapping[str, Measured]) -> Table:
-    table = Table(title="medians", padding=0)
-    for heading in ("", "rows/s", "of client", "CPU us/row: server", "workers", "JVM", "client"):
-        table.add_column(heading, justify="right" if heading else "left")
-    for way, each in measured.items():
-        spent: list[dict[str, Any]] = each.cpu_us_per_row
-        table.add_row(
+def _table(measured: Mapping[str, Measured]) -> Sheet:
+    rows = [
+        (
             way,
             f"{statistics.median(each.rows_per_s):,.0f}",
             f"{_ratio(each, measured['client']):.2f}",
             *(
-                f"{statistics.median(of[name] for of in spent):.2f}"
+                f"{statistics.median(of[name] for of in each.cpu_us_per_row):.2f}"
                 for name in ("server", "workers", "jvm", "client")
             ),
         )
-    return table
+        for way, each in measured.items()
+    ]
+    headings = ("", "rows/s", "of client", "CPU us/row: server", "workers", "JVM", "client")
+    return Sheet("medians", headings, rows)

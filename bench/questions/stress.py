@@ -17,13 +17,12 @@ RocksDB buckets.
 
 from __future__ import annotations
 
-import json
 import random
 import tempfile
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,7 +31,7 @@ import trio
 
 import scanner
 import transport
-from bench.harness.bars import Bar, machine
+from bench.harness.bars import Bar, write_json
 from bench.harness.consumers import Consumer, Findings
 from bench.harness.fault_proxy import FaultProxy, open_fault_proxy
 from bench.harness.holdings import Holdings, ask_holdings
@@ -235,9 +234,7 @@ def run(output: Path | None, console: Console, *, seconds: float, seed: int | No
             stressed = trio.run(stress.run, None)
     _print(console, stressed, time.monotonic() - started)
     found = bars(stressed)
-    if output is not None:
-        document = {"bars": [asdict(bar) for bar in found], **_document(stressed), "machine": machine()}
-        output.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    write_json(output, found, **_document(stressed))
     return found
 
 
@@ -280,6 +277,6 @@ def _document(stressed: Stressed) -> dict[str, object]:
         "loaded_bytes": stressed.loaded_bytes,
         "peak_bytes": stressed.peak_bytes,
         "end_bytes": stressed.end_bytes,
-        "held": asdict(stressed.held),
+        "held": stressed.held,
         "quiet_s": stressed.quiet_s,
     }

@@ -1,7 +1,7 @@
 """Push or long poll: how soon does a commit reach its tails, and what do they cost?
 
 One server process, one process of tails, and the writer in a third one; loopback, and a line of 50 ms between server
-and tails (`continuation.links`). Long poll is `FetchLog` with a minimum of one byte and a wait of at most 500 ms, as
+and tails (`bench.harness.links`). Long poll is `FetchLog` with a minimum of one byte and a wait of at most 500 ms, as
 Kafka's consumers have it; one request of a tail is in flight at a time. Transport, blocks and codec are the same.
 
     latency     from the writer's acknowledgement until the change is in the consumer's hand, at 1 to 1000 tails;
@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import gc
 import itertools
-import json
 import statistics
 import tempfile
 import time
@@ -34,10 +33,10 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
 import scanner.sync
-from bench.harness.bars import Bar, machine
+from bench.harness.bars import Bar, write_json
+from bench.harness.sheet import Sheet
 from bench.harness.tails import Received, Tails, tail_process
 from bench.questions.continuation.serving import ServerProcess, Settings
 
@@ -451,10 +450,10 @@ def _slow_bars(slow: Slow | None) -> Iterator[Bar]:
     yield Bar("rate beside a slow tail / without", rate, f">= {1 - SLOW_BAR:g}", rate >= 1 - SLOW_BAR)
 
 
-def render(measured: Measured) -> Iterator[Table]:
+def render(measured: Measured) -> Iterator[Sheet]:
     """The tables, of what was measured."""
     if measured.latency:
-        yield _table(
+        yield Sheet(
             "ms from the acknowledgement to the consumer's hand",
             (
                 "tails", "rtt\nms", "mode", "commits\na s", "p50", "p99", "p99.9", "max", "requests\na s",
@@ -470,7 +469,7 @@ def render(measured: Measured) -> Iterator[Table]:
             ],
         )  # fmt: skip
     if measured.throughput:
-        yield _table(
+        yield Sheet(
             "one writer as fast as it goes, rows a second",
             ("readers", "mode", "written", "delivered", "times\nencoded"),
             [
@@ -480,7 +479,7 @@ def render(measured: Measured) -> Iterator[Table]:
             ],
         )  # fmt: skip
     if (idle := measured.idle) is not None:
-        yield _table(
+        yield Sheet(
             "idle tails on one server process",
             ("tails", "connec-\ntions", "open s", "KB each", "CPU %", "calls", "commit, ms:\nfirst", "median", "last"),
             [
@@ -490,20 +489,11 @@ def render(measured: Measured) -> Iterator[Table]:
             ],
         )  # fmt: skip
     if (slow := measured.slow) is not None:
-        yield _table(
+        yield Sheet(
             f"{slow.beside} tails beside one that hardly reads / without it",
             ("rounds", "p99", "rate"),
             [(f"{slow.rounds}", f"{slow.p99_ratio:.3f}", f"{slow.rate_ratio:.3f}")],
         )
-
-
-def _table(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    table = Table(title=title, padding=0)
-    for head in heads:
-        table.add_column(head, justify="right")
-    for row in rows:
-        table.add_row(*row)
-    return table
 
 
 def run(output: Path | None, plots: Path | None, console: Console, *, scale: Scale) -> list[Bar]:
@@ -523,12 +513,11 @@ def run(output: Path | None, plots: Path | None, console: Console, *, scale: Sca
             return lambda: progress.advance(task)
 
         measured = measure(scale, advance)
-    for table in render(measured):
-        console.print(table)
+    for sheet in render(measured):
+        console.print(sheet.rich())
     found = bars(measured)
-    document = {"bars": [asdict(bar) for bar in found], **asdict(measured), "machine": machine()}
-    if output is not None:
-        output.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    document = asdict(measured)
+    write_json(output, found, **document)
     if plots is not None:
         # Matplotlib takes a second to load: only for pictures.
         from bench.questions.tail_plots import draw

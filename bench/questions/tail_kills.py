@@ -16,7 +16,6 @@ Expected: nothing is ever different.
 from __future__ import annotations
 
 import functools
-import json
 import random
 import tempfile
 import time
@@ -29,7 +28,7 @@ import trio
 
 import scanner
 from bench.cutting.setting import KilledServer, open_killed_server
-from bench.harness.bars import Bar, machine
+from bench.harness.bars import Bar, write_json
 from bench.harness.ledger import SCHEMA, rows
 from bench.tailing.readers import PrintedReader, SyncReader, TrioReader, again, same
 
@@ -316,8 +315,5 @@ def run(output: Path | None, console: Console, *, kills: int, seed: int) -> list
         console.print(f"WRONG {each}", markup=False)
     console.print(f"took {seconds:.0f} s")
     found = bars(result, kills)
-    if output is not None:
-        document = {"bars": [asdict(bar) for bar in found], **asdict(result), "machine": machine()}
-        document["seconds"] = round(seconds, 1)
-        output.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    write_json(output, found, **asdict(result), seconds=round(seconds, 1))
     return found

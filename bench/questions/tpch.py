@@ -15,7 +15,6 @@ from Parquet the columns that a query uses, and a Python source all of them, thr
 
 from __future__ import annotations
 
-import json
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -28,7 +27,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 import scanner.sync
-from bench.harness.bars import Bar, machine
+from bench.harness.bars import Bar, write_json
 from bench.harness.server import running_server
 from bench.harness.spark import spark_session
 from bench.tpch.data import TABLES, generate, load, parquet_file, row_count
@@ -110,17 +109,15 @@ def run(output: Path | None, console: Console, *, plan: Plan) -> list[Bar]:
         rows = {table: row_count(data, table) for table in TABLES}
     console.print(_table(asked))
     bars = judge(asked, plan, steps)
-    if output is not None:
-        document = {
-            "bars": [asdict(bar) for bar in bars],
-            "plan": {**asdict(plan), "queries": list(plan.queries)},
-            "rows": rows,
-            "load_s": load_s,
-            "writer_steps": steps,
-            "asked": [asdict(each) for each in asked],
-            "machine": machine(),
-        }
-        output.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    write_json(
+        output,
+        bars,
+        plan={**asdict(plan), "queries": list(plan.queries)},
+        rows=rows,
+        load_s=load_s,
+        writer_steps=steps,
+        asked=asked,
+    )
     return bars
 
 

@@ -36,30 +36,29 @@ What was learned, and is built in:
 
 from __future__ import annotations
 
-import json
-import multiprocessing
 import os
 import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import psutil
 import pyarrow as pa
 import trio
 from rich.table import Table
 
 import transport
-from bench.harness.bars import Bar, machine
+from bench.harness.bars import Bar, write_json
 from bench.harness.certificates import Certificates, make_certificates
+from bench.harness.processes import running_peer
 from bench.harness.relay import relayed
 from bench.harness.tls_hello import suite_of
 
 if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+
     from rich.console import Console
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -125,7 +124,7 @@ class Run:
 # ---------------------------------------------------------------------- weir
 
 
-def weir_server(ready: Any, case: Case) -> None:
+def weir_server(case: Case, ready: Connection) -> None:
     """Serve the flood with weir's transport."""
     payload = os.urandom(case.message_bytes)
 
@@ -139,7 +138,7 @@ def weir_server(ready: Any, case: Case) -> None:
         if case.certificates is not None:
             tls = transport.ServerTls(case.certificates.certificate, case.certificates.key)
         async with transport.serve({PATH: flood}, ssl_context=tls) as server:
-            ready.put(server.port)
+            ready.send(server.port)
             await trio.sleep_forever()
 
     trio.run(main)
@@ -175,7 +174,7 @@ def weir_client(port: int, case: Case) -> tuple[int, float]:
 # ---------------------------------------------------------------------- grpcio
 
 
-def grpcio_server(ready: Any, case: Case) -> None:
+def grpcio_server(case: Case, ready: Connection) -> None:
     """Serve the flood with grpcio."""
     from concurrent import futures
 
@@ -196,7 +195,7 @@ def grpcio_server(ready: Any, case: Case) -> None:
     else:
         pair = (case.certificates.key.read_bytes(), case.certificates.certificate.read_bytes())
         port = server.add_secure_port("127.0.0.1:0", grpc.ssl_server_credentials([pair]))
-    ready.put(port)
+    ready.send(port)
     server.start()
     server.wait_for_termination()
 
@@ -233,7 +232,7 @@ def grpcio_client(port: int, case: Case) -> tuple[int, float]:
 # ---------------------------------------------------------------------- bare TCP
 
 
-def tcp_server(ready: Any, case: Case) -> None:
+def tcp_server(case: Case, ready: Connection) -> None:
     """Send the same octets over bare TCP, one connection per stream."""
     payload = os.urandom(case.message_bytes)
 
@@ -246,7 +245,7 @@ def tcp_server(ready: Any, case: Case) -> None:
     async def main() -> None:
         async with trio.open_nursery() as nursery:
             listeners = await nursery.start(trio.serve_tcp, flood, 0)
-            ready.put(listeners[0].socket.getsockname()[1])
+            ready.send(listeners[0].socket.getsockname()[1])
 
     trio.run(main)
 
@@ -275,40 +274,22 @@ def tcp_client(port: int, case: Case) -> tuple[int, float]:
 
 # ---------------------------------------------------------------------- rounds
 
-PEERS: dict[str, tuple[Callable[[Any, Case], None], Callable[[int, Case], tuple[int, float]]]] = {
+PEERS: dict[str, tuple[Callable[[Case, Connection], None], Callable[[int, Case], tuple[int, float]]]] = {
     "weir": (weir_server, weir_client),
     "grpcio": (grpcio_server, grpcio_client),
     "tcp": (tcp_server, tcp_client),
 }
 
 
-@contextmanager
-def _serving(serve: Callable[[Any, Case], None], case: Case) -> Iterator[tuple[int, psutil.Process]]:
-    context = multiprocessing.get_context("spawn")
-    ready = context.Queue()
-    process = context.Process(target=serve, args=(ready, case), daemon=True)
-    process.start()
-    try:
-        yield ready.get(timeout=READY_S), psutil.Process(process.pid)
-    finally:
-        process.terminate()
-        process.join()
-
-
 def measure_once(peer: str, case: Case) -> Run:
     """One peer in one case."""
     serve, read = PEERS[peer]
-    with _serving(serve, case) as (port, server):
-        before_s, own_before_s = _cpu_s(server), time.process_time()
-        got, seconds = read(port, case)
-        own_s, server_s = time.process_time() - own_before_s, _cpu_s(server) - before_s
+    with running_peer(serve, case) as server:
+        before_s, own_before_s = server.cpu_s(), time.process_time()
+        got, seconds = read(server.port, case)
+        own_s, server_s = time.process_time() - own_before_s, server.cpu_s() - before_s
     assert got == case.messages_per_stream * case.streams * case.message_bytes
     return Run(got / seconds / 1e6, server_s * 1e6 * MIB / got, own_s * 1e6 * MIB / got)
-
-
-def _cpu_s(process: psutil.Process) -> float:
-    times = process.cpu_times()
-    return float(times.user + times.system)
 
 
 def agreed_cipher(peer: str, case: Case) -> str:
@@ -317,7 +298,7 @@ def agreed_cipher(peer: str, case: Case) -> str:
         return ""
     serve, read = PEERS[peer]
     said = bytearray()
-    with _serving(serve, case) as (port, _), relayed(port, down=said.extend) as relay_port:
+    with running_peer(serve, case) as server, relayed(server.port, down=said.extend) as relay_port:
         read(relay_port, case)
     return suite_of(said)
 
@@ -422,11 +403,5 @@ def run(
         measured = measure(cases, rounds, console)
     console.print(_table(measured))
     found = bars(measured)
-    if output is not None:
-        document = {
-            "bars": [asdict(bar) for bar in found],
-            "measured": [asdict(row) for row in measured],
-            "machine": machine(),
-        }
-        output.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    write_json(output, found, measured=measured)
     return found

@@ -26,13 +26,12 @@ and of a load even more, most was Python objects for each row; a request is colu
 
 from __future__ import annotations
 
-import json
 import random
 import statistics
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,10 +41,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import rocksdict
 import trio
-from rich.table import Table
 
-from bench.harness.bars import Bar, machine
+from bench.harness.bars import Bar, write_json
 from bench.harness.cli_load import timed_load
+from bench.harness.sheet import Sheet
 from bench.tpch.data import PRIMARY_KEYS, generate, read_rows, table_schema
 from scanner.data.table import TableDescription
 from scanner.server.config import ScannerConfig
@@ -315,7 +314,7 @@ def run(
         disks = _disks(Path(directory) / "disk", requests * rows)
         (mutations,) = _requests(codecs, [_batch(range(large), "large")])
         wait = trio.run(_wait_beside, codecs, mutations)
-    console.print(_table(rates))
+    console.print(_table(rates).rich())
     share = wait.longest_open_s / wait.commit_s
     console.print(
         f"a commit of {wait.rows} rows took {wait.commit_s:.2f} s; of {wait.opens} scans opened beside it the longest"
@@ -324,15 +323,7 @@ def run(
     for kind, disk in disks.items():
         console.print(f"an octet of {kind} takes {disk.rows} octets as rows and {disk.log} in the log")
     found_bars = _bars(rates, share, disks)
-    if output is not None:
-        document = {
-            "bars": [asdict(bar) for bar in found_bars],
-            "rates": {way: asdict(rate) for way, rate in rates.items()},
-            "disk": {kind: asdict(disk) for kind, disk in disks.items()},
-            "wait": asdict(wait),
-            "machine": machine(),
-        }
-        output.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    write_json(output, found_bars, rates=rates, disk=disks, wait=wait)
     return found_bars
 
 
@@ -373,16 +364,15 @@ def _bars(rates: dict[str, Rate], share: float, disks: dict[str, Disk]) -> list[
     ]
 
 
-def _table(rates: dict[str, Rate]) -> Table:
-    table = Table(title="rows a second, medians", padding=0)
-    for heading in ("", "by clock", "over puts", "by CPU", "over puts"):
-        table.add_column(heading, justify="right" if heading else "left")
-    for way, rate in rates.items():
-        table.add_row(
+def _table(rates: dict[str, Rate]) -> Sheet:
+    rows = [
+        (
             way,
             f"{statistics.median(rate.by_clock):,.0f}",
             f"{_ratio(rates, way, 'puts'):.2f}",
             f"{statistics.median(rate.by_cpu):,.0f}",
             f"{_ratio(rates, way, 'puts', cpu=True):.2f}",
         )
-    return table
+        for way, rate in rates.items()
+    ]
+    return Sheet("rows a second, medians", ("", "by clock", "over puts", "by CPU", "over puts"), rows)

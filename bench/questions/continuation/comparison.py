@@ -14,7 +14,6 @@ bench of their own, `python -m bench peers --part far`.
 
 from __future__ import annotations
 
-import json
 import math
 import platform
 import tempfile
@@ -25,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from bench.harness.bars import Bar, machine
+from bench.harness.bars import Bar, machine, write_document
 from bench.questions.continuation import crossover, cuts, isolating, speed, stalled
 from bench.questions.continuation.orders import create
 from bench.questions.continuation.report import render
@@ -260,8 +259,7 @@ def run(output: Path | None, plots: Path | None, console: Console, *, scale: Sca
     document = document_of(measured, scale)
     for table in render(document):
         console.print(table)
-    if output is not None:
-        output.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    write_document(output, document)
     if plots is not None:
         # Matplotlib takes a second to load: only for pictures.
         from bench.questions.continuation.plots import draw
