@@ -668,7 +668,8 @@ def _judge(bars: Sequence[Bar]) -> None:
     """Say which bars are missed, and end with status 1 if any is."""
     if missed := failures(bars):
         raise BenchFailed("; ".join(missed))
-    click.echo("every bar is met: " + "; ".join(f"{bar.name} {bar.value} ({bar.bar})" for bar in bars))
+    met = "; ".join(f"{bar.name} {bar.value} ({bar.bar})" for bar in bars)
+    click.echo(f"every bar is met: {met}" if bars else "nothing that these options measure has a bar")
 
 
 def _interrupt(signal_number: int, frame: FrameType | None) -> NoReturn:

@@ -42,6 +42,7 @@ from bench import attacks
 from bench.attacks.peer import Ended, RawPeer
 from bench.attacks.scans import TABLE
 from bench.harness.bars import Bar, write_json
+from bench.harness.errors import BenchFailed
 from bench.harness.processes import running_process
 from bench.harness.server import RunningServer, running_server
 from transport.errors import error_code_name
@@ -269,8 +270,16 @@ def judge(measured: list[Measured]) -> list[Bar]:
 
 
 def run(output: Path | None, console: Console, *, only: tuple[str, ...] = ()) -> list[Bar]:
-    """Run the bench, print the table, write the JSON."""
+    """Run the bench, print the table, write the JSON.
+
+    Raises:
+        BenchFailed: No attack fits.
+    """
     names = [name for name in attacks.BY_NAME if not only or any(part in name for part in only)]
+    if not names:
+        raise BenchFailed(
+            f"no attack has {' or '.join(only)} in its name; there are {', '.join(attacks.BY_NAME)}"
+        )
     table = Table(
         "attack",
         "ended",

@@ -32,6 +32,7 @@ from rich.table import Table
 
 import scanner.sync
 from bench.harness.bars import Bar, write_json
+from bench.harness.errors import BenchFailed
 from bench.harness.processes import running_process
 from bench.harness.server import RunningServer, running_server
 from bench.questions.image import LOAD_ROWS, SCHEMA, sample_rows
@@ -202,6 +203,8 @@ def _measure(table: scanner.sync.Table, rows: int, what: str, goes_on: Callable[
             table.write(sample_rows(range(at, at + SCAN_ROWS), 1))
             write_s.append(time.perf_counter() - begun)
     seconds = time.perf_counter() - started
+    if len(write_s) < 2:
+        raise BenchFailed(f"{what} was over after {seconds:.2f} s, too soon to measure: take more --rows")
     return Beside(what, seconds, scan_s, write_s, (_cpu_s() - cpu) / seconds)
 
 

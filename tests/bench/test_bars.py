@@ -7,8 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
+from rich.console import Console
 
+from bench.__main__ import main
 from bench.harness.bars import Bar, write_json
+from bench.harness.errors import BenchFailed
+from bench.questions import abuse, image_building, tail
 
 BAR = Bar("rows", 3, "= 3", ok=True)
 
@@ -37,3 +42,22 @@ def test_a_json_that_cannot_be_made_leaves_the_one_before(tmp_path: Path) -> Non
     with pytest.raises(TypeError):
         write_json(output, [BAR], measured=object())
     assert json.loads(output.read_text())["bars"]
+
+
+def test_a_run_without_bars_does_not_say_that_they_are_met(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some parts only measure."""
+    monkeypatch.setattr(tail, "run", lambda *_, **__: [])
+    done = CliRunner().invoke(main, ["tail", "--part", "throughput"])
+    assert (done.exit_code, done.output) == (0, "nothing that these options measure has a bar\n")
+
+
+def test_an_attack_that_there_is_not_is_one_line() -> None:
+    """It says which there are."""
+    with pytest.raises(BenchFailed, match=r"^no attack has absent in its name; there are .*flood"):
+        abuse.run(None, Console(quiet=True), only=("absent",))
+
+
+def test_what_is_over_too_soon_is_not_measured() -> None:
+    """An image that was made before ten scans says nothing about them."""
+    with pytest.raises(BenchFailed, match=r"^an image was over .* take more --rows$"):
+        image_building._measure(None, 1000, "an image", lambda: False)  # type: ignore[arg-type]

@@ -20,7 +20,7 @@ TINY = tail.Scale(
     readers=(2,),
     round_trips_s=(0.0,),
     seconds=0.1,
-    rows=1_000,
+    rows=1_100,
     idle_tails=20,
     idle_connections=2,
     idle_s=0.1,
@@ -64,6 +64,8 @@ def test_every_part_is_measured(tmp_path: Path) -> None:
     assert [each["mode"] for each in found["latency"]] == ["push", "fetch"]
     assert [each["samples"] for each in found["latency"]] == [15, 15]
     assert [each["mode"] for each in found["throughput"]] == ["push", "fetch"]
+    # Two batches of 500 are written, each change of them is encoded once at least, and no others are counted.
+    assert min(each["encoded_per_row"] for each in found["throughput"]) >= 1
     assert found["idle"]["requests"] == 0
     assert 0 < found["slow"]["rate_ratio"] < 10
     assert "idle tails" in said.getvalue()
