@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
+from hypothesis.internal.conjecture import providers
 from xdist.scheduler import LoadFileScheduling
 
 from scanner.cli.descriptors import raise_files_limit
@@ -36,6 +37,10 @@ settings.register_profile(
     phases=[Phase.explicit, Phase.generate],
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "dev"))
+if settings().derandomize:
+    # Examples are also drawn from the constants of our modules that are loaded by then, and which are depends on the
+    # tests that the process has run before.
+    pytest.MonkeyPatch().setattr(providers, "_get_local_constants", lambda: providers._local_constants)
 
 # Collecting makes a million objects that all stay: the collector would look through them again and again.
 gc.disable()
