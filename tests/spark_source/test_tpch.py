@@ -22,8 +22,8 @@ pytestmark = [pytest.mark.spark, pytest.mark.rocks, pytest.mark.socket, pytest.m
 
 SCALE: Final = 0.01
 BUCKETS: Final = 2
-IN_OTHER_MODES: Final = IN_EVERY_MODE[: everyday(2, nightly=len(IN_EVERY_MODE))]
-"""Than push: a scan with an aggregate, and a join of three tables; `python -m bench tpch` asks all five in each."""
+IN_OTHER_MODES: Final = everyday((3,), nightly=IN_EVERY_MODE)
+"""Than push: conditions, aggregates and a join of three tables; `python -m bench tpch` asks all five in each."""
 USED: Final = ("customer", "orders", "lineitem", "part", "partsupp")
 """By the queries, and the key of two columns."""
 

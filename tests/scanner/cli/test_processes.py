@@ -15,6 +15,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
@@ -22,6 +23,9 @@ import pytest
 import scanner.sync as weir_sync
 from scanner.errors import ScannerError
 from tests.support.file_limit import file_size_limit
+
+if TYPE_CHECKING:
+    from tests.scanner.cli.conftest import Weir
 
 pytestmark = [pytest.mark.socket, pytest.mark.rocks, pytest.mark.slow]
 
@@ -112,7 +116,7 @@ def test_a_second_signal_ends_the_drain(tmp_path: Path, csv_file: Path) -> None:
     assert (checked.returncode, checked.stdout.count(" 20000 rows")) == (0, 1), checked.stdout
 
 
-def test_interrupted_and_cut_off_scans(loaded: str) -> None:
+def test_interrupted_and_cut_off_scans(loaded: str, weir_here: Weir) -> None:
     """A signal is one line and its exit code; a reader that leaves early is no complaint; no half file stays."""
     command = [*WEIR, "scan", "items", "--format", "json", "-e", loaded]
     ends = (
@@ -136,7 +140,7 @@ def test_interrupted_and_cut_off_scans(loaded: str) -> None:
         assert scan.wait(TIMEOUT_S) == 141
         assert scan.stderr.read() == ""
     for kind in ("csv", "json", "arrow", "parquet"):  # Into a device that is full, instead.
-        full = weir("scan", "items", "--format", kind, "-o", "/dev/full", "-e", loaded)
+        full = weir_here("scan", "items", "--format", kind, "-o", "/dev/full", "-e", loaded)
         assert (full.returncode, full.stderr) == (
             1,
             "weir: cannot write /dev/full: No space left on device\n",
@@ -366,7 +370,7 @@ def test_a_data_directory_whose_name_is_no_text(tmp_path: Path) -> None:
     assert not any(tmp_path.iterdir())
 
 
-def test_an_argument_that_is_no_text(loaded: str) -> None:
+def test_an_argument_that_is_no_text(loaded: str, weir_here: Weir) -> None:
     """One line names it."""
     word = os.fsdecode(b"x\xff")
     done = weir("describe", word, "-e", loaded)
@@ -378,6 +382,6 @@ def test_an_argument_that_is_no_text(loaded: str) -> None:
         ("tail", "items", "--group", word),
         ("scan", "items", "--lease", word),
     ):
-        done = weir(*words, "-e", loaded)
+        done = weir_here(*words, "-e", loaded)
         assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1), done.stderr
         assert "x\\udcff" in done.stderr

@@ -109,21 +109,21 @@ async def test_keys_are_exact_or_refused(
 async def test_many_keys_are_asked_for_in_parts_of_one_state(tmp_path: Path) -> None:
     """Keys and rows beyond what one call takes come all the same, each bucket as of one offset while it is written."""
     config = ScannerConfig(get_keys_max=100, get_bytes_max=20_000)
-    async with open_table(tmp_path, 3000, width=1000, config=config) as (table, _):
+    async with open_table(tmp_path, 1000, width=1000, config=config) as (table, _):
         written = trio.Event()
 
         async def write_on() -> None:
             for turn in range(8):
-                await table.write(rows(3000, width=1001 + turn))
+                await table.write(rows(1000, width=1001 + turn))
                 written.set()
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(write_on)
             await written.wait()
-            result = await table.get([(k,) for k in range(3100)])
+            result = await table.get([(k,) for k in range(1100)])
             nursery.cancel_scope.cancel()
         scanned = await table.new_scan().as_of(result.log_offsets, result.histories).to_arrow()
-    assert result.found == (True,) * 3000 + (False,) * 100
+    assert result.found == (True,) * 1000 + (False,) * 100
     assert result.rows.equals(scanned.sort_by("k").combine_chunks())
 
 
