@@ -15,6 +15,7 @@ from bench.harness.bars import Bar, write_json
 from bench.harness.errors import BenchFailed
 from bench.questions import abuse, image_building, tail
 
+README = Path(__file__).resolve().parents[2] / "bench/README.md"
 BAR = Bar("rows", 3, "= 3", ok=True)
 
 
@@ -61,3 +62,9 @@ def test_what_is_over_too_soon_is_not_measured() -> None:
     """An image that was made before ten scans says nothing about them."""
     with pytest.raises(BenchFailed, match=r"^an image was over .* take more --rows$"):
         image_building._measure(None, 1000, "an image", lambda: False)  # type: ignore[arg-type]
+
+
+def test_every_bench_is_on_the_page() -> None:
+    """With its question."""
+    page = README.read_text(encoding="utf-8")
+    assert [name for name in main.commands if f"`{name}`" not in page] == []
