@@ -593,6 +593,11 @@ class RocksBucket:
         database, self._database = self._database, None
         self._reached = None
         if database is not None:
+            try:
+                self._require_in_place()
+            except StoreFailed:
+                # No flush: its file would go into the directory that has the path now, and its name into this MANIFEST.
+                database.rocks.cancel_all_background(False)
             database.close()
             if not database.read_only:  # Closing flushes one family after another.
                 self._note_manifest()

@@ -434,6 +434,21 @@ def test_nothing_is_written_into_a_bucket_that_was_moved(tmp_path: Path, replace
         assert contents(bucket)[1] == "here again"
 
 
+def test_a_directory_that_was_replaced_is_closed_without_a_flush(tmp_path: Path) -> None:
+    """Closing flushes, by the path: the file would be missing where the database is, which is lost then."""
+    data, elsewhere = tmp_path / "data", tmp_path / "elsewhere"
+    with RocksStore.open(data) as store:
+        store.create_table(ITEMS)
+        store.bucket("items", 0).commit([puts((number, "here") for number in range(10))])
+        data.rename(elsewhere)
+        shutil.copytree(elsewhere, data)
+        there = sorted(data.rglob("*"))
+    assert sorted(data.rglob("*")) == there
+    for directory in (data, elsewhere):
+        with RocksStore.open(directory) as store:
+            assert contents(store.bucket("items", 0)) == dict.fromkeys(range(10), "here")
+
+
 def test_two_stores_do_not_replace_each_others_catalog(tmp_path: Path) -> None:
     """Without the locked file a second store opens a directory; the first one then writes no catalog over its."""
     with RocksStore.open(tmp_path) as first:
