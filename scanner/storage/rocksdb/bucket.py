@@ -623,6 +623,7 @@ class RocksBucket:
         """The database; opened if it was closed for being idle. `_gate` is held."""
         self._require_open()
         if self._database is None:
+            self._require_in_place()
             self._open_best()
             self._idle = False
         assert self._database is not None

@@ -449,6 +449,24 @@ def test_a_directory_that_was_replaced_is_closed_without_a_flush(tmp_path: Path)
             assert contents(store.bucket("items", 0)) == dict.fromkeys(range(10), "here")
 
 
+def test_a_bucket_that_was_idle_is_not_opened_in_another_directory(tmp_path: Path) -> None:
+    """Another directory under its path, such as a restored one, has other rows, and may be a newer server's."""
+    data, elsewhere = tmp_path / "data", tmp_path / "elsewhere"
+    with RocksStore.open(data) as store:
+        store.create_table(ITEMS)
+        bucket = store.bucket("items", 0)
+        bucket.commit([puts((number, "here") for number in range(10))])
+        bucket.close_idle()
+        shutil.copytree(data, elsewhere)
+        data.rename(tmp_path / "moved")
+        elsewhere.rename(data)
+        with pytest.raises(StoreFailed, match="moved or replaced"):
+            contents(bucket)
+        data.rename(elsewhere)
+        (tmp_path / "moved").rename(data)
+        assert contents(bucket) == dict.fromkeys(range(10), "here")
+
+
 def test_two_stores_do_not_replace_each_others_catalog(tmp_path: Path) -> None:
     """Without the locked file a second store opens a directory; the first one then writes no catalog over its."""
     with RocksStore.open(tmp_path) as first:
