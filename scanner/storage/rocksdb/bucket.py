@@ -533,7 +533,10 @@ class RocksBucket:
         if read_only:
             database = open_readable(self._path, self._resources)
         else:
-            database = open_database(self._path, self._resources, create=create)
+            # RocksDB names each file that it makes or removes, also by itself, by the path that it was opened with.
+            path = self._path if self._place is None else self._place.lasting(self._path)
+            database = open_database(path, self._resources, create=create)
+            database.path = self._path
         try:
             self._number = directory_number(self._path)
             if create:

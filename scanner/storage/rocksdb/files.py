@@ -176,6 +176,11 @@ class DirectoryHandle:
         opened = os.fstat(self._descriptor)
         require_directory(self.path, (opened.st_dev, opened.st_ino))
 
+    def lasting(self, path: Path) -> Path:
+        """Another path to what is in it, which leads there for as long as it is open, wherever it is moved."""
+        descriptor = Path(f"/proc/self/fd/{self._descriptor}")
+        return descriptor / path.relative_to(self.path) if descriptor.exists() else path
+
     def close(self) -> None:
         """Close it."""
         os.close(self._descriptor)

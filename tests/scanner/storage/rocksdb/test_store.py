@@ -30,7 +30,7 @@ from scanner.errors import (
 from scanner.storage.rocksdb.bucket import RocksBucket
 from scanner.storage.rocksdb.catalog import load_catalog
 from scanner.storage.rocksdb.config import StorageConfig
-from scanner.storage.rocksdb.database import RocksResources
+from scanner.storage.rocksdb.database import RocksResources, open_database
 from scanner.storage.rocksdb.store import RocksStore
 from scanner.storage.rocksdb.untouched import SETTINGS_NAME
 from tests.support.arrow_values import STORED_TYPES
@@ -140,13 +140,11 @@ def test_a_failed_open_leaves_nothing_locked(tmp_path: Path) -> None:
 
 
 def test_a_database_that_is_open_elsewhere_is_locked(tmp_path: Path) -> None:
-    """RocksDB's own lock is a StoreLocked too, in this process and in another."""
+    """RocksDB's own lock is a StoreLocked too, in another process and, under the same path, in this one."""
     with RocksStore.open(tmp_path) as store:
         store.create_table(ITEMS)
         store.bucket("items", 0)
         path = next(tmp_path.glob("tables/*/0000"))
-        with pytest.raises(StoreLocked, match="this process"):
-            RocksBucket(path, RocksResources(StorageConfig()), list, b"any")
         code = (
             "from pathlib import Path; from scanner.storage.rocksdb.database import *;"
             " from scanner.storage.rocksdb.config import *\n"
@@ -155,6 +153,11 @@ def test_a_database_that_is_open_elsewhere_is_locked(tmp_path: Path) -> None:
         child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
         assert "StoreLocked" in child.stderr
         assert "another process" in child.stderr
+    resources = RocksResources(StorageConfig())
+    database = open_database(path, resources)
+    with pytest.raises(StoreLocked, match="this process"):
+        open_database(path, resources)
+    database.close()
 
 
 @pytest.mark.parametrize("damage", ["cut", "digit", "binary", "not json", "gone"])
@@ -434,19 +437,29 @@ def test_nothing_is_written_into_a_bucket_that_was_moved(tmp_path: Path, replace
         assert contents(bucket)[1] == "here again"
 
 
-def test_a_directory_that_was_replaced_is_closed_without_a_flush(tmp_path: Path) -> None:
-    """Closing flushes, by the path: the file would be missing where the database is, which is lost then."""
+@pytest.mark.parametrize("whole", [True, False])
+def test_rocksdb_writes_nothing_into_a_directory_that_has_replaced_its_own(
+    tmp_path: Path, whole: bool
+) -> None:
+    """Compactions, and the flush of a close: their files would be missing where the database is, which is lost then."""
     data, elsewhere = tmp_path / "data", tmp_path / "elsewhere"
     with RocksStore.open(data) as store:
         store.create_table(ITEMS)
-        store.bucket("items", 0).commit([puts((number, "here") for number in range(10))])
-        data.rename(elsewhere)
-        shutil.copytree(elsewhere, data)
-        there = sorted(data.rglob("*"))
-    assert sorted(data.rglob("*")) == there
-    for directory in (data, elsewhere):
-        with RocksStore.open(directory) as store:
+        bucket = store.bucket("items", 0)
+        bucket.commit([puts((number, "here") for number in range(10))])
+        replaced = data if whole else next(data.glob("tables/*/0000"))
+        replaced.rename(elsewhere)
+        shutil.copytree(elsewhere, replaced)
+        there = sorted(replaced.rglob("*"))
+        if whole:
+            bucket.compact()
+    assert sorted(replaced.rglob("*")) == there
+    for _ in range(2):
+        with RocksStore.open(data) as store:
             assert contents(store.bucket("items", 0)) == dict.fromkeys(range(10), "here")
+        replaced.rename(tmp_path / "copy")
+        elsewhere.rename(replaced)
+        (tmp_path / "copy").rename(elsewhere)
 
 
 def test_a_bucket_that_was_idle_is_not_opened_in_another_directory(tmp_path: Path) -> None:
