@@ -9,13 +9,13 @@ Invariants:
 
 1. The bytes are ordinary protobuf: any protobuf library reads what is written here, and what any
    library writes is read here, whatever the order of the fields.
-2. A batch is encoded as protobuf libraries encode it, octet for octet as long: a client that knows only the
-   parsed message counts its credit by that message's size, and must get the size that the server counted.
+2. A batch and a page are encoded as protobuf libraries encode them, octet for octet as long: a client that knows only
+   the parsed message counts its credit by that message's size, and must get the size that the server counted.
 3. The payload starts at a multiple of 8 bytes in the message, so that a receiver whose messages are aligned gets
-   aligned Arrow buffers, which Arrow's execution engine asks for. In a batch the room is made with a field of
-   padding; in a page, which costs no credit, with a longer form of one varint, which every decoder accepts (of
-   up to 2^21 rows). Where a fetched batch stands is known before its bucket's length is, because that length has
-   four octets, whatever it is. A receiver must not rely on it.
+   aligned Arrow buffers, which Arrow's execution engine asks for. The room is made with a field of padding. Where
+   a fetched batch stands is known before its bucket's length is, because that length has four octets, whatever it
+   is; protobuf.js would read a varint of six to nine octets as one of ten. A receiver must not rely on the
+   alignment.
 4. Bytes from a peer raise one exception: `DataCorrupted` here, where the peer is the server, and
    `ArgumentInvalid` in the functions on requests.
 
@@ -55,7 +55,6 @@ _RESPONSE_BATCH = b"\x12"
 _PADDING = b"\x72"
 _NO_PADDING = (1, 2)
 """Octets that no field of padding has."""
-_PAGE_COUNT = b"\x30"
 _PAYLOAD = b"\x7a"
 _PAYLOAD_FIELD = 15
 _FETCHED_BUCKET = b"\x12"
@@ -181,25 +180,21 @@ def row_batch_overhead(
 
 
 def encode_page(fields: PageFieldsT, payload: Buffer) -> Parts:
-    """Encode one page: `fields` without row count and payload, which are taken from elsewhere.
+    """Encode one page: `fields` without the payload, which is taken from elsewhere.
 
     Args:
-        fields: Everything but the payload. `row_count` must be above 0; pages without rows need no
-            payload and are serialized as they are.
+        fields: Everything but the payload. Pages without rows need none and are serialized as they are.
         payload: Arrow IPC record batch message; not copied.
     """
     head = type(fields)()
     head.CopyFrom(fields)
-    head.ClearField("row_count")
     head.ClearField("arrow_batch")
-    small = head.SerializeToString()
     view = _octets(payload)
-    tail = _PAYLOAD + _varint(len(view))
-    unpadded = len(small) + len(_PAGE_COUNT) + len(tail)
-    width = len(_varint(fields.row_count))
-    width += -(unpadded + width) % _ALIGNMENT_BYTES
-    count = _varint(fields.row_count, min(width, _VARINT_BYTES_MAX))
-    return b"".join((small, _PAGE_COUNT, count, tail)), view
+    small, tail = head.SerializeToString(), _PAYLOAD + _varint(len(view))
+    padding_bytes = -(len(small) + len(tail)) % _ALIGNMENT_BYTES
+    if padding_bytes in _NO_PADDING:
+        padding_bytes += _ALIGNMENT_BYTES
+    return b"".join((small, _padding(padding_bytes), tail)), view
 
 
 def encode_fetched(

@@ -339,7 +339,7 @@ class ScannedBucket(_message.Message):
     def __init__(self, table_id: _Optional[int] = ..., bucket: _Optional[int] = ...) -> None: ...
 
 class ScanSessionResponse(_message.Message):
-    __slots__ = ("scanner_id", "has_more_results", "log_offset", "arrow_schema", "row_ordinal", "row_count", "crc32c", "rows", "digest", "stored_bytes", "history", "read_source", "scanned", "arrow_batch")
+    __slots__ = ("scanner_id", "has_more_results", "log_offset", "arrow_schema", "row_ordinal", "row_count", "crc32c", "rows", "digest", "stored_bytes", "history", "read_source", "scanned", "padding", "arrow_batch")
     SCANNER_ID_FIELD_NUMBER: _ClassVar[int]
     HAS_MORE_RESULTS_FIELD_NUMBER: _ClassVar[int]
     LOG_OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -353,6 +353,7 @@ class ScanSessionResponse(_message.Message):
     HISTORY_FIELD_NUMBER: _ClassVar[int]
     READ_SOURCE_FIELD_NUMBER: _ClassVar[int]
     SCANNED_FIELD_NUMBER: _ClassVar[int]
+    PADDING_FIELD_NUMBER: _ClassVar[int]
     ARROW_BATCH_FIELD_NUMBER: _ClassVar[int]
     scanner_id: bytes
     has_more_results: bool
@@ -367,8 +368,9 @@ class ScanSessionResponse(_message.Message):
     history: bytes
     read_source: ReadSource
     scanned: ScannedBucket
+    padding: bytes
     arrow_batch: bytes
-    def __init__(self, scanner_id: _Optional[bytes] = ..., has_more_results: _Optional[bool] = ..., log_offset: _Optional[int] = ..., arrow_schema: _Optional[bytes] = ..., row_ordinal: _Optional[int] = ..., row_count: _Optional[int] = ..., crc32c: _Optional[int] = ..., rows: _Optional[int] = ..., digest: _Optional[int] = ..., stored_bytes: _Optional[int] = ..., history: _Optional[bytes] = ..., read_source: _Optional[_Union[ReadSource, str]] = ..., scanned: _Optional[_Union[ScannedBucket, _Mapping]] = ..., arrow_batch: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, scanner_id: _Optional[bytes] = ..., has_more_results: _Optional[bool] = ..., log_offset: _Optional[int] = ..., arrow_schema: _Optional[bytes] = ..., row_ordinal: _Optional[int] = ..., row_count: _Optional[int] = ..., crc32c: _Optional[int] = ..., rows: _Optional[int] = ..., digest: _Optional[int] = ..., stored_bytes: _Optional[int] = ..., history: _Optional[bytes] = ..., read_source: _Optional[_Union[ReadSource, str]] = ..., scanned: _Optional[_Union[ScannedBucket, _Mapping]] = ..., padding: _Optional[bytes] = ..., arrow_batch: _Optional[bytes] = ...) -> None: ...
 
 class ScanPageRequest(_message.Message):
     __slots__ = ("model", "query", "resume_token", "batch_size_bytes", "as_of", "as_of_history", "close")
@@ -389,7 +391,7 @@ class ScanPageRequest(_message.Message):
     def __init__(self, model: _Optional[_Union[PageModel, str]] = ..., query: _Optional[_Union[ScanQuery, _Mapping]] = ..., resume_token: _Optional[bytes] = ..., batch_size_bytes: _Optional[int] = ..., as_of: _Optional[int] = ..., as_of_history: _Optional[bytes] = ..., close: _Optional[bool] = ...) -> None: ...
 
 class ScanPageResponse(_message.Message):
-    __slots__ = ("has_more_results", "resume_token", "log_offset", "arrow_schema", "row_ordinal", "row_count", "crc32c", "rows", "digest", "stored_bytes", "history", "read_source", "scanned", "arrow_batch")
+    __slots__ = ("has_more_results", "resume_token", "log_offset", "arrow_schema", "row_ordinal", "row_count", "crc32c", "rows", "digest", "stored_bytes", "history", "read_source", "scanned", "padding", "arrow_batch")
     HAS_MORE_RESULTS_FIELD_NUMBER: _ClassVar[int]
     RESUME_TOKEN_FIELD_NUMBER: _ClassVar[int]
     LOG_OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -403,6 +405,7 @@ class ScanPageResponse(_message.Message):
     HISTORY_FIELD_NUMBER: _ClassVar[int]
     READ_SOURCE_FIELD_NUMBER: _ClassVar[int]
     SCANNED_FIELD_NUMBER: _ClassVar[int]
+    PADDING_FIELD_NUMBER: _ClassVar[int]
     ARROW_BATCH_FIELD_NUMBER: _ClassVar[int]
     has_more_results: bool
     resume_token: bytes
@@ -417,8 +420,9 @@ class ScanPageResponse(_message.Message):
     history: bytes
     read_source: ReadSource
     scanned: ScannedBucket
+    padding: bytes
     arrow_batch: bytes
-    def __init__(self, has_more_results: _Optional[bool] = ..., resume_token: _Optional[bytes] = ..., log_offset: _Optional[int] = ..., arrow_schema: _Optional[bytes] = ..., row_ordinal: _Optional[int] = ..., row_count: _Optional[int] = ..., crc32c: _Optional[int] = ..., rows: _Optional[int] = ..., digest: _Optional[int] = ..., stored_bytes: _Optional[int] = ..., history: _Optional[bytes] = ..., read_source: _Optional[_Union[ReadSource, str]] = ..., scanned: _Optional[_Union[ScannedBucket, _Mapping]] = ..., arrow_batch: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, has_more_results: _Optional[bool] = ..., resume_token: _Optional[bytes] = ..., log_offset: _Optional[int] = ..., arrow_schema: _Optional[bytes] = ..., row_ordinal: _Optional[int] = ..., row_count: _Optional[int] = ..., crc32c: _Optional[int] = ..., rows: _Optional[int] = ..., digest: _Optional[int] = ..., stored_bytes: _Optional[int] = ..., history: _Optional[bytes] = ..., read_source: _Optional[_Union[ReadSource, str]] = ..., scanned: _Optional[_Union[ScannedBucket, _Mapping]] = ..., padding: _Optional[bytes] = ..., arrow_batch: _Optional[bytes] = ...) -> None: ...
 
 class FetchLogRequest(_message.Message):
     __slots__ = ("query", "positions", "min_bytes", "max_wait_ms", "bytes_max", "bucket_bytes_max", "with_schema")
