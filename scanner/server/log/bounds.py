@@ -87,9 +87,13 @@ def start_offset(storage: Bucket, start: pb.LogStart, now_us: int) -> int:
 
     Raises:
         OffsetOutOfRange: The log has no such offset, not any more, or not yet.
-        ArgumentInvalid: It is inside a commit, or the time is in the future.
+        ArgumentInvalid: It is inside a commit, the time is in the future, or a flag is set to false.
     """
     match start.WhichOneof("start"):
+        case "earliest" | "latest" as name if not getattr(start, name):
+            raise ArgumentInvalid(
+                f"log_start.{name} is false, which says nothing; set it to true, or another field"
+            )
         case "latest":
             return storage.log_end
         case "offset":

@@ -204,6 +204,8 @@ async def test_a_start_by_time() -> None:
         ({"log_start": pb.LogStart(offset=9)}, OffsetOutOfRange, r"\[3, 7\)"),
         ({"log_start": pb.LogStart(offset=1)}, OffsetOutOfRange, r"\[3, 7\)"),
         ({"log_start": pb.LogStart(offset=5)}, ArgumentInvalid, r"inside the commit \[4, 7\); take 4 or 7"),
+        ({"log_start": pb.LogStart(latest=False)}, ArgumentInvalid, "latest is false"),
+        ({"log_start": pb.LogStart(earliest=False)}, ArgumentInvalid, "earliest is false"),
         ({"stop_offset": 6}, ArgumentInvalid, r"inside the commit \[4, 7\)"),
         ({"stop_offset": 8}, OffsetOutOfRange, r"\[3, 7\)"),
         ({"log_start": pb.LogStart(offset=7), "stop_offset": 4}, ArgumentInvalid, "before 7"),
