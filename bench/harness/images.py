@@ -44,14 +44,15 @@ def write_image(
     history = bucket.lineage.history_of(bucket.log_end)
     header = ImageHeader(store.table_id(table), index, codec.schema_id, bucket.log_end, history, codec.schema)
     path.parent.mkdir(parents=True, exist_ok=True)
-    writer, scan = ImageWriter(path, header, _ANY), bucket.open_snapshot().scan()
+    writer, snapshot = ImageWriter(path, header, _ANY), bucket.open_snapshot()
     try:
+        scan = snapshot.scan()
         while len(read := scan.read(rows_max, bytes_max)):
             last_key = read.block.key_of(len(read) - 1, codec, key_codec)()
             writer.add(codec.decode_block(read.block), read.block, last_key)
         writer.finish()
     finally:
-        scan.close()
+        snapshot.close()
         writer.abort()
     return Image(path)
 

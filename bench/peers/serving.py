@@ -90,7 +90,8 @@ class Rows:
     def _from_storage(self, ticket: Ticket) -> Iterator[pa.RecordBatch]:
         codec = self._store.row_codec(ticket.table)
         names = tuple(self.schema(ticket).names)
-        scan = self._store.bucket(ticket.table, ticket.bucket).open_snapshot().scan()
+        snapshot = self._store.bucket(ticket.table, ticket.bucket).open_snapshot()
+        scan = snapshot.scan()
         rows_max = ticket.row_limit or _ROWS_MAX
         try:
             while len(read := scan.read(rows_max, ticket.batch_bytes)) or read.unfinished:
@@ -99,7 +100,7 @@ class Rows:
                 if len(read) == ticket.row_limit:
                     return
         finally:
-            scan.close()
+            snapshot.close()
 
 
 def encode(batch: pa.RecordBatch) -> bytes:
