@@ -76,6 +76,8 @@ _ZSTD_WINDOW_BITS = -14
 """RocksDB's default for all compressions."""
 _MEMTABLE_FILTER_SHARE = 0.01
 """Of a write buffer, for its filter: ten bits a key where a row has about a hundred bytes."""
+_LASTING: Final = re.compile(r"/proc/self/fd/[0-9]+/[a-z]+/[0-9]+/[0-9]+")
+"""How RocksDB calls a bucket's directory; see `DirectoryHandle.lasting`."""
 _ABSENT = "key not found"
 """What a snapshot of rocksdict says of a key that it does not have."""
 _ERRORS = "rocksdb.background-errors"
@@ -110,7 +112,7 @@ def is_absent(error: Exception) -> bool:
 
 def translate(prose: str, path: Path) -> ScannerError:
     """The error that a text of RocksDB's stands for."""
-    text = " ".join(prose.split())
+    text = _LASTING.sub(lambda _: str(path), " ".join(prose.split()))
     for pattern, kind, advice in _MEANINGS:
         if pattern in text:
             return kind(f"{path}: {advice} ({text})")
