@@ -227,7 +227,7 @@ class Catalog:
                     served = await self._run_blocking(functools.partial(self._load, name))
                     self._tables[name] = served
         if table_id is not None and served.table_id != table_id:
-            raise _made_anew(name)
+            raise _made_anew(name, served.table_id, table_id)
         return served
 
     async def bucket(self, table: ServedTable, index: int) -> ServedBucket:
@@ -364,7 +364,7 @@ class Catalog:
         """
         async with self._changing:
             if table_id is not None and table_id != self._store.table_id(name):
-                raise _made_anew(name)
+                raise _made_anew(name, self._store.table_id(name), table_id)
             await self._run_blocking(functools.partial(self._store.add_column, name, column))
             schema = self._schema_of(name)
             if (served := self._tables.get(name)) is not None:
@@ -395,7 +395,7 @@ class Catalog:
         """
         async with self._changing:
             if table_id is not None and self._store.table_id(name) != table_id:
-                raise _made_anew(name)
+                raise _made_anew(name, self._store.table_id(name), table_id)
             await self._drop(name, when_gone)
         for each in self.after_drop:
             await each()
@@ -484,5 +484,8 @@ class Catalog:
         return TableSchema(self._store.table(name), self._store.key_codec(name), self._store.row_codec(name))
 
 
-def _made_anew(name: str) -> TableNotFound:
-    return TableNotFound(f"table {name!r} was dropped and created anew; look it up again")
+def _made_anew(name: str, table_id: int, wanted_id: int) -> TableNotFound:
+    return TableNotFound(
+        f"table {name!r} was dropped and created anew, or the request names no table_id: that is {table_id}, not"
+        f" {wanted_id}; look it up again"
+    )

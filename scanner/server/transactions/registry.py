@@ -563,9 +563,8 @@ class Transactions:
                 found = self._tables.get(served.table_id)
                 if found is None:
                     found = await self._read(served)
-                    if not self._catalog.has(
-                        found.name, served.table_id
-                    ):  # Nothing would take it away any more.
+                    # Nothing would take it away any more.
+                    if not self._catalog.has(found.name, served.table_id):
                         raise TableNotFound(f"table {found.name!r} was dropped")
                     self._tables[served.table_id] = found
                     served.when_dropped.append(functools.partial(self._dropped, served.table_id))
