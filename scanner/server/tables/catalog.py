@@ -486,6 +486,6 @@ class Catalog:
 
 def _made_anew(name: str, table_id: int, wanted_id: int) -> TableNotFound:
     return TableNotFound(
-        f"table {name!r} was dropped and created anew, or the request names no table_id: that is {table_id}, not"
-        f" {wanted_id}; look it up again"
+        f"table {name!r} has the id {table_id}, and the request means {wanted_id}, as one without a table_id may:"
+        " it was dropped and created anew; look it up again"
     )

@@ -13,10 +13,12 @@ This module knows no tables and no change records.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from rocksdict import (
     AccessType,

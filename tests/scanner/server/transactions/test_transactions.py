@@ -314,7 +314,7 @@ async def test_a_table_of_the_same_name_takes_nothing() -> None:
             version.publish({0: 0}),
             version.abort(),
         ):
-            with pytest.raises(TableNotFound, match="names no table_id: that is 1, not 0"):
+            with pytest.raises(TableNotFound, match="has the id 1, and the request means 0"):
                 await act
         assert await again.transactions() == []
         assert await contents(again) == BEFORE
