@@ -23,7 +23,6 @@ RESULTS: Final = REPOSITORY / "bench" / "results"
 PLOTS: Final = REPOSITORY / "docs" / "plots"
 _BENCHES: Final = {
     "spark_image": "spark --image",
-    "tail_idle": "tail --part idle",
 }
 """The files that are not called as their bench is."""
 _FIRST: Final = ("peers", "continuation", "writes")
