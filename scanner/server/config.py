@@ -298,8 +298,8 @@ class ScannerConfig:
 
     unary_request_bytes_max: int = 4 * MIB
     """Longest request of a call that takes one, longest opening of a scan, and longest request of a group's member,
-    above 0; CreateTable and AddColumn take 8 MiB more for the schema, and `Get` has limits of its own. A longer one is
-    an ARGUMENT_INVALID. gRPC's servers take as much by default."""
+    above 0; CreateTable and AddColumn take 8 MiB more for the schema. A longer one is an ARGUMENT_INVALID, at which
+    clients ask for fewer keys where it is a GetRequest. gRPC's servers take as much by default."""
 
     get_keys_max: int = 8192
     """Keys in one GetRequest; more is an ARGUMENT_INVALID, at which clients ask in parts."""

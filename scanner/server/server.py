@@ -361,7 +361,7 @@ class _Services:
             methods.WRITE: streaming(self.tables.write),
             methods.JOIN: streaming(self.memberships.join),
             methods.STAGE: streaming(self.staging.stage),
-            methods.GET: _unary(self.gets.get, None),  # It has limits of its own.
+            methods.GET: _unary(self.gets.get, None),  # It says that clients should ask in parts.
             methods.TABLES + "CreateTable": _unary(self.tables.create_table, with_schema_max),
             methods.TABLES + "AddColumn": _unary(self.tables.add_column, with_schema_max),
             **_all_unary(methods.TABLES, tables, bytes_max),

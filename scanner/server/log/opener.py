@@ -36,6 +36,7 @@ from scanner.server.log.bounds import (
 )
 from scanner.server.log.hybrid_scan import HybridScan
 from scanner.server.log.log_scan import LogScan
+from scanner.server.scan.resumes import require_history
 from scanner.server.scan.tokens import fingerprint, stop_id, stop_of
 from scanner.sources.log import LogSource
 from scanner.sources.log_blocks import LogBlocks, RingBudget
@@ -295,6 +296,7 @@ class LogOpener:
             storage = bucket.storage
             if position.WhichOneof("at") == "offset":
                 offset = position.offset
+                require_history(position.history)
                 if position.history:
                     storage.lineage.require(position.history, offset, storage.log_end, "the position")
                 require_in_log(storage, offset, "the position")

@@ -116,15 +116,19 @@ class TokenReader:
         raise refusal
 
 
-def require_history(history: bytes, *, as_of: bool) -> None:
-    """Check the history that a peer names for `as_of`; empty: none.
+def require_history(history: bytes, *, of_offset: bool = True) -> None:
+    """Check the history that a peer names; empty: none.
+
+    Args:
+        history: From the peer.
+        of_offset: Whether the peer also names the offset that it is of.
 
     Raises:
         ArgumentInvalid: It is none, or there is no offset that it could be of.
     """
     if history and len(history) != HISTORY_BYTES:
         raise ArgumentInvalid(f"a history has {HISTORY_BYTES} bytes, not {len(history)}")
-    if history and not as_of:
+    if history and not of_offset:
         raise ArgumentInvalid("as_of_history goes with as_of")
 
 

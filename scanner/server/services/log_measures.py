@@ -20,6 +20,7 @@ from scanner.proto.weir.v1 import tables_pb2 as pb
 from scanner.server.auth.access import Right, authorize
 from scanner.server.fairness import pass_turn
 from scanner.server.log.bounds import require_entry_end, said_of_bucket
+from scanner.server.scan.resumes import require_history
 from scanner.wire.queries import meant_table_id, parse_request
 
 if TYPE_CHECKING:
@@ -66,7 +67,8 @@ class MeasureService:
 
         Raises:
             TableNotFound, BucketNotFound: There is nothing to measure.
-            ArgumentInvalid: A bucket is named twice, or more than a table has, or a position is inside a commit.
+            ArgumentInvalid: A bucket is named twice, or more than a table has, or a position is inside a commit, or its
+                history is none.
             OffsetOutOfRange: A position is past the end of the changelog.
             SnapshotLost: A position is of another history of the bucket.
             DataCorrupted: The changelog is damaged there.
@@ -80,6 +82,8 @@ class MeasureService:
         buckets = [position.bucket for position in message.positions]
         if len(set(buckets)) < len(buckets):
             raise ArgumentInvalid("a bucket is measured from one position at a time")
+        for position in message.positions:
+            require_history(position.history)
         table = await self._catalog.table(message.table, meant_table_id(message))
         budget = _Budget(COMMITS_MAX, WALK_BYTES_MAX)
         logs = [await self._measure_bucket(table, position, budget) for position in message.positions]

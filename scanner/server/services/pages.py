@@ -272,6 +272,6 @@ def _check(request: pb.ScanPageRequest) -> None:
             raise ArgumentInvalid("a close needs the resume_token of the scan")
     elif not request.batch_size_bytes:
         raise ArgumentInvalid("batch_size_bytes must be above 0")
-    require_history(request.as_of_history, as_of=request.HasField("as_of"))
+    require_history(request.as_of_history, of_offset=request.HasField("as_of"))
     if request.HasField("as_of") and request.model != pb.PAGE_MODEL_ASOF:
         raise ArgumentInvalid("only pages of PAGE_MODEL_ASOF show the bucket as of an earlier offset")

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from transport import ServerStream
 
 GET_TOO_LARGE = "get_too_large"
-"""Key of an error's metadata: the request asked for too much at once, by its number of keys; ask in parts."""
+"""Key of an error's metadata: the request asked for too much at once; ask in parts."""
 
 _AsOf: TypeAlias = Mapping[int, pb.BucketState]
 
@@ -139,6 +139,13 @@ class GetService:
             ScannerError: There is no such table, bucket, column or state, the keys are none of the table, or they or
                 their rows are too much for one call.
         """
+        # What is as long holds more keys than are allowed, or millions of messages, which take seconds to parse.
+        octets, octets_max = memoryview(request).nbytes, self._config.unary_request_bytes_max
+        if octets > octets_max:
+            raise ArgumentInvalid(
+                f"a request of {octets} octets is too large; {octets_max} are allowed; ask for fewer keys at once",
+                metadata={GET_TOO_LARGE: str(octets)},
+            )
         message = parse_request(pb.GetRequest, request)
         authorize(stream, Right.READ, message.table)
         if self.running >= self._config.gets_max:
@@ -276,7 +283,7 @@ def _states_asked(message: pb.GetRequest, buckets: int) -> _AsOf:
             )
         if state.bucket in asked:
             raise ArgumentInvalid(f"as_of says twice what bucket {state.bucket} is read as of; say it once")
-        require_history(state.history, as_of=True)
+        require_history(state.history)
         asked[state.bucket] = state
     return asked
 

@@ -217,7 +217,7 @@ class ScanService:
             )
         if request.source != pb.SCAN_SOURCE_SNAPSHOT and request.lease_id:
             raise ArgumentInvalid("a lease_id goes with SCAN_SOURCE_SNAPSHOT")
-        require_history(request.as_of_history, as_of=request.HasField("as_of"))
+        require_history(request.as_of_history, of_offset=request.HasField("as_of"))
         if request.HasField("log_start") and request.source != pb.SCAN_SOURCE_LOG:
             raise ArgumentInvalid("log_start goes with SCAN_SOURCE_LOG")
         stops = request.HasField("stop_offset") or request.stop_at_end

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 import trio
 
@@ -15,10 +14,10 @@ from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.proto.weir.v1 import tables_pb2
 from scanner.server.config import ScannerConfig
 from scanner.server.server import open_server
+from scanner.server.services.point_reads import GET_TOO_LARGE
 from scanner.storage.memory.store import MemoryStore
 from scanner.storage.rocksdb.store import RocksStore
 from scanner.wire import methods
-from scanner.wire.batches import encode_stream
 from scanner.wire.tables import description_to_proto
 from tests.support.scans import (
     SESSION,
@@ -58,7 +57,7 @@ async def test_an_address_that_is_not_ours_is_refused() -> None:
 
 
 async def test_requests_of_calls_that_take_one_are_short() -> None:
-    """What is longer is refused unread, and so is what opens a scan; what carries a schema, or keys, may be longer."""
+    """What is longer is refused unread, and so is what opens a scan; what carries a schema may be longer."""
     table = description()
     long = description("x" * 100)
     async with serving(MemoryStore(), ScannerConfig(unary_request_bytes_max=200)) as (_, client):
@@ -81,10 +80,9 @@ async def test_requests_of_calls_that_take_one_are_short() -> None:
                 await stream.send(bytes(201))
                 refused = await failure(stream.receive)
             assert "a request of 201 octets is too large; 200 are allowed" in refused.message
-        keys = pa.record_batch({"id": range(1000)})
-        request = tables_pb2.GetRequest(table=table.name, keys=encode_stream(keys)).SerializeToString()
-        reply = tables_pb2.GetResponse.FromString(await client.call(methods.GET, request))
-        assert len(reply.found) == 1000
+        refused = await failure(functools.partial(client.call, methods.GET, bytes(201)))
+        assert "a request of 201 octets is too large; 200 are allowed; ask for fewer keys" in refused.message
+        assert GET_TOO_LARGE in refused.metadata  # At which clients ask in parts.
 
 
 async def test_a_name_that_no_machine_has_is_refused() -> None:

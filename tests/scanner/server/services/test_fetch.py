@@ -337,6 +337,9 @@ async def test_what_is_wrong_with_one_bucket_hides_no_other() -> None:
         assert isinstance(found[0].error, ArgumentInvalid)
         assert "inside the commit" in found[0].error.message
         assert found[1].error is None
+        (found_one,) = await fetch(client, at(0, history=b"three"))
+        assert isinstance(found_one.error, ArgumentInvalid)
+        assert "a history has 16 bytes, not 5" in found_one.error.message
 
 
 async def test_retention_that_passes_a_position_is_told() -> None:

@@ -119,6 +119,7 @@ async def test_what_is_refused() -> None:
             ({0: 11}, {}, OffsetOutOfRange),
             ({0: 5}, {}, ArgumentInvalid),
             ({0: 10}, {"histories": {0: b"x" * 16}}, SnapshotLost),
+            ({0: 10}, {"histories": {0: b"x" * 3}}, ArgumentInvalid),
             ({1: 0}, {}, BucketNotFound),
             ({0: -1}, {}, ArgumentInvalid),
             ({0: 0}, {"rows_max": 0}, ArgumentInvalid),
