@@ -324,6 +324,10 @@ async def _open(
         known = why.errno if not isinstance(why, socket.gaierror) else None
         reason = os.strerror(known) if known else why.strerror or str(why)
         raise ConnectionLost(f"cannot connect to {host_port(host, port)}: {reason}") from why
+    except UnicodeError as error:
+        raise ConnectionLost(
+            f"cannot connect to {host_port(host, port)}: no name of a machine: {error}"
+        ) from error
     except RuntimeError as error:  # Of the thread that looks the name up: Python's word for EAGAIN
         raise ConnectionLost(
             f"cannot connect to {host_port(host, port)}: {error}: raise the limit of processes (ulimit -u),"

@@ -7,7 +7,6 @@ on, and a snapshot with the changes pushed after it is folded to exactly the tab
 was made, in micro-batches, into a replica, which ends up equal.
 """
 
-import json
 import tempfile
 import time
 from pathlib import Path
@@ -22,7 +21,7 @@ from bench.demo.spark import SparkResult, read_by_spark
 from bench.demo.stall import row_message_bytes, stall
 from bench.demo.tail import tail_under_writes
 from bench.harness import flights
-from bench.harness.bars import failures
+from bench.harness.bars import failures, write_document
 from bench.harness.errors import BenchFailed
 from bench.harness.isolation import CheckedScan, check_under_writes
 from bench.harness.loading import histories, load
@@ -55,7 +54,7 @@ def run(output: Path, console: Console, *, rounds: int, seed: int) -> Findings:
         with running_server(Path(folder, "data")) as server:
             console.print(f"weir serves on {server.endpoint}")
             findings = _acts(server, rows, csv, console, rounds=rounds, seed=seed)
-    output.write_text(json.dumps(findings.to_dict(), indent=2, default=str) + "\n", encoding="utf-8")
+    write_document(output, findings.to_dict())
     console.print(findings.render())
     missed = failures(findings.bars())
     if missed:
