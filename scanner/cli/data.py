@@ -44,6 +44,7 @@ from scanner.cli.units import counted
 from scanner.client.client import BUCKETS_DEFAULT
 from scanner.data.keys import key_cells
 from scanner.data.literals import Temporal, decimal_literal
+from scanner.data.table import require_table_name
 from scanner.errors import (
     ArgumentInvalid,
     KeyInvalid,
@@ -188,6 +189,8 @@ def load(
     started_at = time.monotonic()
     with connected(endpoint) as client:
         table = _existing(client, name)
+        if table is None:
+            require_table_name(name)  # Before a long file is read in vain.
         with _reading_progress(file) as on_read:
             source = open_file(file, options, None if table is None else table.schema, on_read)
         _tell_types(source)

@@ -57,11 +57,7 @@ class TableDescription:
     buckets: int
 
     def __post_init__(self) -> None:
-        if not _NAME.fullmatch(self.name):
-            raise ArgumentInvalid(
-                f"table name {self.name!r} is not valid: a letter or underscore, then up to 127 letters, digits,"
-                " '_', '.' or '-'"
-            )
+        require_table_name(self.name)
         if not 1 <= self.buckets <= BUCKETS_MAX:
             raise ArgumentInvalid(f"a table has 1 to {BUCKETS_MAX} buckets, not {self.buckets}")
         object.__setattr__(self, "primary_key", tuple(self.primary_key))
@@ -170,6 +166,19 @@ def stored_type(column: str, data_type: pa.DataType) -> pa.DataType:
     if any(check(data_type) for check in _STORED_AS_THEY_ARE):
         return data_type
     raise SchemaMismatch(f"column {column!r} has type {data_type}, which cannot be stored; {_HINT}")
+
+
+def require_table_name(name: str) -> None:
+    """Check that a table can have a name.
+
+    Raises:
+        ArgumentInvalid: it cannot.
+    """
+    if not _NAME.fullmatch(name):
+        raise ArgumentInvalid(
+            f"table name {name!r} is not valid: a letter or underscore, then up to 127 letters, digits,"
+            " '_', '.' or '-'"
+        )
 
 
 def require_columns(schema: pa.Schema, columns: Iterable[str]) -> None:

@@ -363,7 +363,7 @@ def test_a_load_whose_server_is_gone_does_not_wait_for_it_twice(
         ("a,b\n1,2\n", ["-k", "a", "--types", "b=decimal(99,2)"], "'decimal(99,2)' is no type"),
         ("a,b\n1,caf\udce9\n", ["-k", "a"], "octet 0xE9 on line 2; name its encoding"),
         ('a,b\n1,"c\n', ["-k", "a"], "the quote on line 2 is never closed"),
-        ("a,b\n1,2\n", ["-k", "a", "-t", "no/name"], "not valid"),
+        ("a,b\n1\n", ["-k", "a", "-t", "no/name"], "table name 'no/name' is not valid"),  # Said first.
         ("a,b\n1,2\n", ["-k", "a", "-t", ""], "table name '' is not valid"),
     ],
 )
