@@ -46,7 +46,7 @@ def bucket_number(table: str, bucket: int) -> int:
 def whole_number(value: Any) -> int | None:
     """A whole number, of numpy or of Python, as Python's; None: it is none."""
     try:
-        return None if isinstance(value, bool) else operator.index(value)
+        return None if isinstance(value, bool | np.bool_) else operator.index(value)
     except TypeError:
         return None
 
