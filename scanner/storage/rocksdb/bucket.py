@@ -71,6 +71,7 @@ from scanner.storage.rocksdb.bucket_splits import split_bucket
 from scanner.storage.rocksdb.changelog import (
     EMPTY_RANGE,
     LogRange,
+    decode_log_range,
     encode_entry,
     encode_log_range,
     last_key,
@@ -102,8 +103,9 @@ from scanner.storage.rocksdb.manifest_length import require_manifest_length, wri
 from scanner.storage.rocksdb.point_reads import RocksReader
 from scanner.storage.rocksdb.readers import CheckedIterator, Reading, stored_values
 from scanner.storage.rocksdb.snapshot import RocksSnapshot
+from scanner.storage.rocksdb.torn_tail import has_torn_tail
 from scanner.storage.rocksdb.unfinished import UNFINISHED_KEY, undo_unfinished, unfinished_range
-from scanner.storage.rocksdb.untouched import open_readable
+from scanner.storage.rocksdb.untouched import open_readable, open_untouched
 from scanner.storage.transactions import AppliedShare, decode_applied, encode_applied
 from scanner.storage.writers import WRITERS_MAX, KnownWriters
 
@@ -530,13 +532,9 @@ class RocksBucket:
             ScannerError: It cannot be opened; it is closed.
         """
         require_manifest_length(self._path, self._identity)
-        if read_only:
-            database = open_readable(self._path, self._resources)
-        else:
-            # RocksDB names each file that it makes or removes, also by itself, by the path that it was opened with.
-            path = self._path if self._place is None else self._place.lasting(self._path)
-            database = open_database(path, self._resources, create=create)
-            database.path = self._path
+        database = (
+            open_readable(self._path, self._resources) if read_only else self._open_writable(create=create)
+        )
         try:
             self._number = directory_number(self._path)
             if create:
@@ -560,6 +558,33 @@ class RocksBucket:
         if not (create or read_only):  # Nothing was replayed.
             write_manifest_length(self._path, self._identity)
         self._database = database
+
+    def _open_writable(self, *, create: bool) -> Database:
+        # RocksDB names each file that it makes or removes, also by itself, by the path that it was opened with.
+        path = self._path if self._place is None else self._place.lasting(self._path)
+        try:
+            database = open_database(path, self._resources, create=create)
+        except DataCorrupted:
+            if not self._is_tail_unacknowledged():
+                raise
+            _logger.warning(
+                "%s: the newest write, which was never acknowledged, is there in pieces, as after a loss of power;"
+                " it is dropped",
+                self._path,
+            )
+            database = open_database(path, self._resources, torn_tail=True)
+        database.path = self._path
+        return database
+
+    def _is_tail_unacknowledged(self) -> bool:
+        """Whether all that is damaged is a write that was not durable yet when the power failed."""
+        if not has_torn_tail(self._path):
+            return False
+        known = read_durable_end(self._path, self._identity)
+        with open_untouched(self._path, self._resources) as database, rocksdb_errors(self._path):
+            stored = database.meta.get(LOG_RANGE_KEY)
+        end = 0 if stored is None else decode_log_range(stored).end
+        return known is None or known.end <= end
 
     def _open_best(self) -> None:
         """Open the database; for reading only where the disk refuses more, as a full one does.

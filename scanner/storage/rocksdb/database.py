@@ -6,7 +6,8 @@ strings in `_MEANINGS` were seen with rocksdict 0.3.29 (RocksDB 10); tests provo
 Durability: writes go to the write-ahead log, and `flush_wal(sync=True)` makes them durable; no write
 syncs by itself, so a commit syncs once. On recovery an incomplete record at the end of a log file is dropped:
 at the end of the last one it was never acknowledged, and at the end of an older one it leaves a hole that the
-bucket finds. Damage anywhere else refuses to open, because everything there was acknowledged.
+bucket finds. Damage anywhere else refuses to open, because everything there was acknowledged; but for what a power
+failure has left of the last record in pieces (`scanner.storage.rocksdb.torn_tail`), where the opener says so.
 
 This module knows no tables and no change records.
 """
@@ -44,6 +45,7 @@ from scanner.errors import (
     TooManyFiles,
 )
 from scanner.storage.rocksdb.config import Compression, StorageConfig
+from scanner.storage.rocksdb.torn_tail import has_torn_tail
 
 _COMPRESSION = {
     Compression.NONE: DBCompressionType.none,
@@ -133,7 +135,7 @@ class RocksResources:
         self._cache = Cache(config.block_cache_bytes)
         self._write_buffers = WriteBufferManager(config.write_buffers_bytes, allow_stall=False)
 
-    def database_options(self, *, create: bool, read_only: bool) -> Options:
+    def database_options(self, *, create: bool, read_only: bool, torn_tail: bool) -> Options:
         """Options of a database as a whole."""
         config = self.config
         options = Options(raw_mode=True)
@@ -141,7 +143,9 @@ class RocksResources:
         options.create_missing_column_families(create)
         options.set_error_if_exists(create)
         options.set_paranoid_checks(True)
-        options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
+        options.set_wal_recovery_mode(
+            DBRecoveryMode.point_in_time() if torn_tail else DBRecoveryMode.tolerate_corrupted_tail_records()
+        )
         # All column families are flushed together: should a part of the write-ahead log get lost, it is lost
         # for rows and changes alike, and the hole in the changes gives it away when the bucket is opened.
         options.set_atomic_flush(True)
@@ -263,7 +267,12 @@ def background_errors(database: Database) -> int:
 
 
 def open_database(
-    path: Path, resources: RocksResources, *, create: bool = False, read_only: bool = False
+    path: Path,
+    resources: RocksResources,
+    *,
+    create: bool = False,
+    read_only: bool = False,
+    torn_tail: bool = False,
 ) -> Database:
     """Open the database of one bucket, or of a checkpoint of one.
 
@@ -272,13 +281,25 @@ def open_database(
         resources: Of the store.
         create: Make a new one, which must not exist; else it must.
         read_only: Nothing in the directory is changed but rocksdict's settings, and it is not locked. All files are
-            kept open, so that it does not matter if they are removed meanwhile.
+            kept open, so that it does not matter if they are removed meanwhile. A torn tail is left out.
+        torn_tail: Drop what `has_torn_tail` has found: the write-ahead logs are replayed up to the first damage.
 
     Raises:
         StoreLocked: it is open already.
         DataCorrupted: it is damaged, or not there.
         StoreFailed: the disk refused.
     """
+    try:
+        return _open(path, resources, create=create, read_only=read_only, torn_tail=torn_tail)
+    except DataCorrupted:
+        if not (read_only and has_torn_tail(path)):
+            raise
+    return _open(path, resources, create=False, read_only=True, torn_tail=True)
+
+
+def _open(
+    path: Path, resources: RocksResources, *, create: bool, read_only: bool, torn_tail: bool
+) -> Database:
     config = resources.config
     families = {
         "kv": resources.family_options(config.compression, point_reads=True),
@@ -286,7 +307,7 @@ def open_database(
         "meta": resources.family_options(config.compression),
     }
     with rocksdb_errors(path):
-        options = resources.database_options(create=create, read_only=read_only)
+        options = resources.database_options(create=create, read_only=read_only, torn_tail=torn_tail)
         access = AccessType.read_only(False) if read_only else AccessType.read_write()
         rocks = Rdict(str(path), options, families, access)
         return Database(

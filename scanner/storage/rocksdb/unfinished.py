@@ -73,14 +73,18 @@ def undo_unfinished(database: Database, keys_of: KeysOf) -> int:
     while reached.end > end:
         chunk = _last_chunk(database, reached)
         reached = reached._replace(end=chunk.offset, end_ordinal=chunk.ordinal)
-        with rocksdb_errors(database.path):
-            database.rocks.write(_inverse(database, chunk, reached, keys_of))
+        _write(database, _inverse(database, chunk, reached, keys_of))
+    batch = WriteBatch(raw_mode=True)
+    batch.delete(UNFINISHED_KEY, database.meta_family)
+    _write(database, batch)
+    return undone
+
+
+def _write(database: Database, batch: WriteBatch) -> None:
+    # Each is synced, since of the newest one alone a power failure may leave pieces (`torn_tail`).
     with rocksdb_errors(database.path):
-        batch = WriteBatch(raw_mode=True)
-        batch.delete(UNFINISHED_KEY, database.meta_family)
         database.rocks.write(batch)
         database.rocks.flush_wal(sync=True)
-    return undone
 
 
 def _last_chunk(database: Database, reached: LogRange) -> LogChunk:

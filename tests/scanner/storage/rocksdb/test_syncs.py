@@ -128,21 +128,25 @@ class _Spied:
         self._calls.append(f"flush_wal(sync={sync})")
 
 
-@pytest.mark.parametrize("act", ["commit", "truncate_log"])
-def test_a_commit_syncs_its_log_before_it_returns(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, act: str
-) -> None:
-    """The write-ahead log is synced after the last write and before log_end moves."""
-    calls: list[str] = []
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The writes and syncs of every database that is opened."""
+    found: list[str] = []
     open_database = scanner.storage.rocksdb.database.open_database
 
     def spied(*args: Any, **kwargs: Any) -> Any:
         database = open_database(*args, **kwargs)
-        database.rocks = _Spied(database.rocks, calls)  # type: ignore[assignment]
+        database.rocks = _Spied(database.rocks, found)  # type: ignore[assignment]
         return database
 
-    make_tables(tmp_path, "it")
     monkeypatch.setattr(scanner.storage.rocksdb.bucket, "open_database", spied)
+    return found
+
+
+@pytest.mark.parametrize("act", ["commit", "truncate_log"])
+def test_a_commit_syncs_its_log_before_it_returns(tmp_path: Path, calls: list[str], act: str) -> None:
+    """The write-ahead log is synced after the last write and before log_end moves."""
+    make_tables(tmp_path, "it")
     with RocksStore.open(tmp_path) as store:
         bucket = store.bucket("it", 0)
         calls.clear()
@@ -152,3 +156,16 @@ def test_a_commit_syncs_its_log_before_it_returns(
             bucket.truncate_log(1)
         assert calls[-1] == "flush_wal(sync=True)"
         assert "write" in calls
+
+
+def test_an_undoing_syncs_each_of_its_writes(tmp_path: Path, calls: list[str]) -> None:
+    """A power failure leaves no more than one record of the write-ahead log in pieces."""
+    make_tables(tmp_path, "it")
+    with RocksStore.open(tmp_path) as store:
+        bucket = store.bucket("it", 0)
+        for number in (7, 8):
+            bucket.commit_prepared(bucket.prepare([[put(number, "cut off")]]), unfinished=True)
+    calls.clear()
+    with RocksStore.open(tmp_path) as store:
+        store.bucket("it", 0)
+    assert calls == ["write", "flush_wal(sync=True)"] * 3

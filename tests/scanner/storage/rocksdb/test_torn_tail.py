@@ -1,0 +1,146 @@
+"""A commit that a power failure has left in pieces was acknowledged to no one: it goes, and nothing else does.
+
+What was not synced is on the disk page by page, in any order. So the end of a write-ahead log is not only cut, as after
+a kill, but has holes.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+
+from scanner.errors import DataCorrupted
+from scanner.server.inspection import Inspection
+from scanner.storage.rocksdb import durable_end
+from scanner.storage.rocksdb.store import RocksStore
+from scanner.storage.rocksdb.torn_tail import has_torn_tail
+from tests.support.storage_damage import flip
+from tests.support.storage_tables import contents, one_bucket, put, puts, replayed
+
+pytestmark = pytest.mark.rocks
+
+_PAGE = 4096
+_RNG = random.Random(3)
+_LARGE = puts((number, _RNG.randbytes(15_000).hex()) for number in range(4))
+"""A record of some blocks of 32 KiB, compressed as it is in the log."""
+_KEPT: dict[int, str | None] = {1: "acknowledged", 2: "acknowledged, too"}
+
+
+def _cut_off(path: Path, *later: str) -> tuple[Path, Path, range]:
+    """A bucket as it is before a large commit is synced: its directory, its write-ahead log, and where the commit is.
+
+    Args:
+        path: Of the data directory that is made.
+        later: Texts of commits after it.
+    """
+    with RocksStore.open(path / "running") as store:
+        store.create_table(one_bucket("it"))
+        bucket = store.bucket("it", 0)
+        for number, text in _KEPT.items():
+            bucket.commit([[put(number, text)]])
+        (directory,) = (path / "running").glob("tables/*/0000")
+        log = max(directory.glob("*.log"))
+        start, end_file = log.stat().st_size, (directory / durable_end.NAME).read_bytes()
+        bucket.commit([_LARGE])
+        end = log.stat().st_size
+        for text in later:
+            bucket.commit([[put(9, text)]])
+        shutil.copytree(path / "running", path / "data")
+    (directory,) = (path / "data").glob("tables/*/0000")
+    (directory / durable_end.NAME).write_bytes(end_file)
+    assert end - start > 3 * 32 * 1024
+    return directory, directory / log.name, range(start, end)
+
+
+def _lose(log: Path, start: int, end: int) -> None:
+    """Some octets never reached the disk; the length of the file did."""
+    with log.open("r+b") as file:
+        file.seek(start)
+        file.write(bytes(end - start))
+
+
+def _lost(commit: range) -> dict[str, range]:
+    """Pages of a commit, by which they are."""
+    first = commit.start - commit.start % _PAGE + _PAGE
+    last = commit.stop - 1 - (commit.stop - 1) % _PAGE
+    middle = (commit.start + commit.stop) // 2
+    middle -= middle % _PAGE
+    return {
+        "first": range(commit.start, first),
+        "second": range(first, first + _PAGE),
+        "middle": range(middle, middle + _PAGE),
+        "last": range(last, commit.stop),
+        "all but the last": range(commit.start, last),
+    }
+
+
+@pytest.mark.parametrize("pages", ["first", "second", "middle", "last", "all but the last"])
+def test_a_commit_in_pieces_is_dropped(tmp_path: Path, pages: str) -> None:
+    """Whichever pages are missing, everything acknowledged is there, the doctor agrees, and the bucket goes on."""
+    directory, log, commit = _cut_off(tmp_path)
+    lost = _lost(commit)[pages]
+    _lose(log, lost.start, lost.stop)
+    assert has_torn_tail(directory)
+    data = tmp_path / "data"
+    assert [finding for finding in Inspection(data, now_ms=0).findings() if finding.lost] == []
+    for text in ("later", "later still"):
+        with RocksStore.open(data) as store:
+            bucket = store.bucket("it", 0)
+            assert contents(bucket) == replayed(bucket) == _KEPT | ({9: "later"} if "still" in text else {})
+            assert (bucket.lost_changes, bucket.failure) == (0, None)
+            bucket.commit([[put(9, text)]])
+    assert not has_torn_tail(directory)
+
+
+def test_a_commit_that_was_durable_is_damaged(tmp_path: Path) -> None:
+    """What `DURABLE-END` tells of was acknowledged: it is not dropped without a word."""
+    directory, log, commit = _cut_off(tmp_path)
+    shutil.copy(next((tmp_path / "running").glob(f"tables/*/0000/{durable_end.NAME}")), directory)
+    _lose(log, *_bounds(_lost(commit)["middle"]))
+    with RocksStore.open(tmp_path / "data") as store, pytest.raises(DataCorrupted, match="damaged"):
+        store.bucket("it", 0)
+
+
+@pytest.mark.parametrize("pages", ["first", "middle", "last"])
+def test_a_commit_before_another_one_is_damaged(tmp_path: Path, pages: str) -> None:
+    """The next commit was written when this one was synced, wherever it begins."""
+    directory, log, commit = _cut_off(tmp_path, "next")
+    _lose(log, *_bounds(_lost(commit)[pages]))
+    assert not has_torn_tail(directory)
+    with RocksStore.open(tmp_path / "data") as store, pytest.raises(DataCorrupted, match="damaged"):
+        store.bucket("it", 0)
+
+
+def test_a_wrong_length_hides_no_commit_behind_it(tmp_path: Path) -> None:
+    """The next record is found also where nothing leads to it."""
+    directory, log, commit = _cut_off(tmp_path)
+    flip(log, 4)  # The length of the very first record.
+    assert not has_torn_tail(directory)
+    assert commit.start > 4
+    with RocksStore.open(tmp_path / "data") as store, pytest.raises(DataCorrupted, match="damaged"):
+        store.bucket("it", 0)
+
+
+def test_an_older_log_has_no_torn_tail(tmp_path: Path) -> None:
+    """It was synced before the next one was begun."""
+    directory, log, commit = _cut_off(tmp_path)
+    newer = log.with_name(f"{int(log.stem) + 1:06d}.log")
+    shutil.copy(log, newer)
+    _lose(newer, *_bounds(_lost(commit)["middle"]))
+    assert has_torn_tail(directory)
+    shutil.copy(newer, log)
+    assert not has_torn_tail(directory)
+
+
+def test_whole_logs_and_none_have_no_torn_tail(tmp_path: Path) -> None:
+    """Whatever is wrong with the database, it is not that."""
+    directory, _, _ = _cut_off(tmp_path)
+    assert not has_torn_tail(directory)
+    assert not has_torn_tail(tmp_path / "none")
+
+
+def _bounds(pages: range) -> tuple[int, int]:
+    return pages.start, pages.stop
