@@ -177,7 +177,7 @@ class TransactionFiles(Protocol):
         """
 
     def drop_stages(self, keys: Sequence[StageKey]) -> None:
-        """Remove stages; those that are not there are no error.
+        """Remove stages; durable when this returns. Those that are not there are no error.
 
         Raises:
             StoreFailed: The disk refused.
@@ -199,7 +199,7 @@ class TransactionFiles(Protocol):
         """
 
     def drop_decision(self, name: str) -> None:
-        """Forget the decision of a name. Idempotent.
+        """Forget the decision of a name; durable when this returns. Idempotent.
 
         Raises:
             StoreFailed: The disk refused.

@@ -16,10 +16,14 @@ from scanner.storage.rocksdb import manifest_length
 _WRITES = os.O_WRONLY | os.O_RDWR
 _NOT_NEEDED = ("LOCK", manifest_length.NAME)
 """Files that nothing depends on after a power failure."""
+_REMOVED_FOR_GOOD = (".stage", "decision.json")
 
 
 class SyncSpy:
-    """What was changed and not synced since. Removals are not looked at: what comes back is removed again."""
+    """What was changed and not synced since.
+
+    Of removals only those of stages and decisions are looked at: whatever else comes back is removed again.
+    """
 
     def __init__(self) -> None:
         self._names: dict[int, str] = {}
@@ -69,6 +73,7 @@ def spying_on_syncs() -> Iterator[SyncSpy]:
     """Watch until the end of the block."""
     spy = SyncSpy()
     real_open, real_mkdir, real_fsync = os.open, os.mkdir, os.fsync
+    real_unlink, real_rmdir = os.unlink, os.rmdir
 
     def opening(path: Any, flags: int, *args: Any, **kwargs: Any) -> int:
         new = bool(flags & os.O_CREAT) and not os.path.exists(path)
@@ -83,6 +88,16 @@ def spying_on_syncs() -> Iterator[SyncSpy]:
     def making(path: Any, *args: Any, **kwargs: Any) -> None:
         real_mkdir(path, *args, **kwargs)
         spy.named(path)
+
+    def unlinking(path: Any, **kwargs: Any) -> None:
+        real_unlink(path, **kwargs)
+        if not kwargs and str(path).endswith(_REMOVED_FOR_GOOD):
+            spy.named(path)
+
+    def removing(path: Any, **kwargs: Any) -> None:
+        real_rmdir(path, **kwargs)
+        if not kwargs and os.path.basename(path).startswith("of-"):
+            spy.named(path)
 
     def renaming(real: Callable[..., None]) -> Callable[..., None]:
         def rename(source: Any, target: Any, **kwargs: Any) -> None:
@@ -100,6 +115,8 @@ def spying_on_syncs() -> Iterator[SyncSpy]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "open", opening)
         patch.setattr(os, "mkdir", making)
+        patch.setattr(os, "unlink", unlinking)
+        patch.setattr(os, "rmdir", removing)
         patch.setattr(os, "rename", renaming(os.rename))
         patch.setattr(os, "replace", renaming(os.replace))
         patch.setattr(os, "fsync", syncing)

@@ -74,7 +74,7 @@ class RocksTransactionFiles:
             with disk_errors(path):
                 if path.name.endswith("~"):
                     path.unlink()
-                    self._drop_if_empty(key.name)
+                    self._settle_removal(key.name)
                 else:
                     found.append(StoredStage(key, path.stat().st_size))
         return found
@@ -100,7 +100,7 @@ class RocksTransactionFiles:
             with disk_errors(path):
                 path.unlink(missing_ok=True)
         for name in {key.name for key in keys}:
-            self._drop_if_empty(name)
+            self._settle_removal(name)
 
     def decisions(self) -> dict[str, bytes]:
         """See `TransactionFiles.decisions`."""
@@ -125,7 +125,7 @@ class RocksTransactionFiles:
         path = self._directory_of(name) / _DECISION_NAME
         with disk_errors(path):
             path.unlink(missing_ok=True)
-        self._drop_if_empty(name)
+        self._settle_removal(name)
 
     def require_room(self, wanted_bytes: int) -> None:
         """See `TransactionFiles.require_room`."""
@@ -139,11 +139,23 @@ class RocksTransactionFiles:
         numbers = ".".join(map(str, key[1:6]))
         return self._directory_of(key.name) / f"{numbers}.{key.session.hex()}.stage"
 
-    def _drop_if_empty(self, name: str) -> None:
-        directory = self._directory_of(name)
-        with suppress(OSError), self._emptying:  # Something is in it still.
-            directory.rmdir()
-            sync_directory(directory.parent)
+    def _settle_removal(self, name: str) -> None:
+        """Make it durable that something of a name was removed, and remove its directory if that was all.
+
+        Stages that came back after a loss of power would be published with what is staged in their place.
+        """
+        changed = directory = self._directory_of(name)
+        with self._emptying, disk_errors(directory):
+            try:
+                directory.rmdir()
+            except FileNotFoundError:
+                changed = directory.parent  # The last call may not have got any further.
+            except OSError:
+                pass  # Something is in it still.
+            else:
+                changed = directory.parent
+            with suppress(FileNotFoundError):
+                sync_directory(changed)
 
 
 class RocksStageSink:

@@ -24,6 +24,7 @@ from scanner.storage.transactions import StageKey
 from tests.support.storage_tables import make_tables, one_bucket, put
 from tests.support.sync_spy import spying_on_syncs
 
+_STAGE = StageKey("load", 1, 0, 0, 1, 0, bytes(16))
 ACTS: dict[str, Callable[[RocksStore], object]] = {
     "create_table": lambda store: store.create_table(one_bucket("new")),
     "add_column": lambda store: store.add_column("it", pa.field("more", pa.int8())),
@@ -33,11 +34,14 @@ ACTS: dict[str, Callable[[RocksStore], object]] = {
     "drop_checkpoint": lambda store: store.drop_checkpoint("it", 0, 0),
     "stage": lambda store: _stage(store),
     "decide": lambda store: store.transaction_files("it").write_decision("load", b"x"),
+    "drop_stages": lambda store: store.transaction_files("it").drop_stages([_STAGE]),
+    "drop_last_stage": lambda store: store.transaction_files("it").drop_stages([_STAGE]),
+    "drop_decision": lambda store: store.transaction_files("it").drop_decision("load"),
 }
 
 
 def _stage(store: RocksStore) -> None:
-    sink = store.transaction_files("it").open_sink(StageKey("load", 1, 0, 0, 1, 0, bytes(16)))
+    sink = store.transaction_files("it").open_sink(_STAGE)
     sink.append([b"rows"])
     sink.finish()
 
@@ -52,6 +56,10 @@ def pending_after(path: Path, act: str) -> list[str]:
     with RocksStore.open(path) as store:
         if act == "drop_checkpoint":
             store.create_checkpoint("it", 0)
+        if act in ("drop_stages", "drop_last_stage", "drop_decision"):
+            _stage(store)
+        if act in ("drop_stages", "drop_decision"):
+            store.transaction_files("it").write_decision("load", b"x")
         with spying_on_syncs() as spy:
             ACTS[act](store)
             return spy.pending()
@@ -87,7 +95,11 @@ class _OsThatSyncsNoFiles:
             "sync_directory",
             ("open", "create_table", "write_document", "add_column", "decide"),
         ),
-        (scanner.storage.rocksdb.transaction_files, "sync_directory", ("stage",)),
+        (
+            scanner.storage.rocksdb.transaction_files,
+            "sync_directory",
+            ("stage", "drop_stages", "drop_last_stage", "drop_decision"),
+        ),
         (scanner.storage.rocksdb.transaction_files, "os", ("stage",)),
         (scanner.storage.rocksdb.table_directories, "sync_directory", ("create_table", "drop_table")),
         (scanner.storage.rocksdb.checkpoints, "sync_tree", ("create_checkpoint",)),
