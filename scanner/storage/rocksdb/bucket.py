@@ -561,20 +561,18 @@ class RocksBucket:
 
     def _open_writable(self, *, create: bool) -> Database:
         # RocksDB names each file that it makes or removes, also by itself, by the path that it was opened with.
-        path = self._path if self._place is None else self._place.lasting(self._path)
+        through = None if self._place is None else self._place.lasting(self._path)
         try:
-            database = open_database(path, self._resources, create=create)
+            return open_database(self._path, self._resources, through=through, create=create)
         except DataCorrupted:
             if not self._is_tail_unacknowledged():
                 raise
-            _logger.warning(
-                "%s: the newest write, which was never acknowledged, is there in pieces, as after a loss of power;"
-                " it is dropped",
-                self._path,
-            )
-            database = open_database(path, self._resources, torn_tail=True)
-        database.path = self._path
-        return database
+        _logger.warning(
+            "%s: the newest write, which was never acknowledged, is there in pieces, as after a loss of power;"
+            " it is dropped",
+            self._path,
+        )
+        return open_database(self._path, self._resources, through=through, torn_tail=True)
 
     def _is_tail_unacknowledged(self) -> bool:
         """Whether all that is damaged is a write that was not durable yet when the power failed."""

@@ -270,6 +270,7 @@ def open_database(
     path: Path,
     resources: RocksResources,
     *,
+    through: Path | None = None,
     create: bool = False,
     read_only: bool = False,
     torn_tail: bool = False,
@@ -277,8 +278,9 @@ def open_database(
     """Open the database of one bucket, or of a checkpoint of one.
 
     Args:
-        path: Its directory.
+        path: Its directory, as errors name it.
         resources: Of the store.
+        through: The path by which RocksDB finds it, for as long as it is open; None: the same.
         create: Make a new one, which must not exist; else it must.
         read_only: Nothing in the directory is changed but rocksdict's settings, and it is not locked. All files are
             kept open, so that it does not matter if they are removed meanwhile. A torn tail is left out.
@@ -290,15 +292,17 @@ def open_database(
         StoreFailed: the disk refused.
     """
     try:
-        return _open(path, resources, create=create, read_only=read_only, torn_tail=torn_tail)
+        return _open(
+            path, resources, through or path, create=create, read_only=read_only, torn_tail=torn_tail
+        )
     except DataCorrupted:
         if not (read_only and has_torn_tail(path)):
             raise
-    return _open(path, resources, create=False, read_only=True, torn_tail=True)
+    return _open(path, resources, through or path, create=False, read_only=True, torn_tail=True)
 
 
 def _open(
-    path: Path, resources: RocksResources, *, create: bool, read_only: bool, torn_tail: bool
+    path: Path, resources: RocksResources, through: Path, *, create: bool, read_only: bool, torn_tail: bool
 ) -> Database:
     config = resources.config
     families = {
@@ -309,7 +313,7 @@ def _open(
     with rocksdb_errors(path):
         options = resources.database_options(create=create, read_only=read_only, torn_tail=torn_tail)
         access = AccessType.read_only(False) if read_only else AccessType.read_write()
-        rocks = Rdict(str(path), options, families, access)
+        rocks = Rdict(str(through), options, families, access)
         return Database(
             path,
             rocks,
