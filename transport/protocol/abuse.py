@@ -28,7 +28,7 @@ class Cost(enum.Enum):
     RESET = enum.auto()
     """A stream reset by the peer before we answered, or by us for the peer's fault (CVE-2023-44487, CVE-2025-8671)."""
     IGNORED = enum.auto()
-    """PRIORITY and unknown frames."""
+    """PRIORITY, unknown frames, and resets of streams that are over."""
     EMPTY_DATA = enum.auto()
     """DATA without payload and without END_STREAM (CVE-2019-9518)."""
     WINDOW_UPDATE = enum.auto()
@@ -56,7 +56,9 @@ ALLOWANCES: Final[dict[Cost, Allowance]] = {
     # All calls that a peer may have open are cancelled at once when its program ends, or when they share a deadline;
     # and behind a proxy, some of very many calls are cancelled all the time.
     Cost.RESET: Allowance(burst=1_000, per_second=50, per_frame=1 / 4),
-    Cost.IGNORED: Allowance(burst=1_000, per_second=100, per_frame=1),
+    # Netty and okhttp answer each frame that reaches them behind their own reset with another one, Jetty each piece of
+    # a frame that it reads: a line and a window full of them.
+    Cost.IGNORED: Allowance(burst=1_000, per_second=100, per_frame=1, per_byte=1 / (1 << 10), saved=True),
     Cost.EMPTY_DATA: Allowance(burst=200, per_second=50),
     # A peer may give each octet back by itself, to the stream and to the connection. That needs no answer and no
     # memory, small windows are not used at once (`small_frames`), and others have their turns: slow, and allowed.

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from transport.protocol.receive_windows import ReceiveWindows
     from transport.protocol.shutdown import Shutdown
     from transport.protocol.stream import StreamCore
-    from transport.protocol.stream_table import Closed, StreamTable
+    from transport.protocol.stream_table import StreamTable
 
 _REFUSED_BODY_BYTES_MAX: Final = 64 * 1024
 """A request that is no call is answered when it is complete, or when it is longer than this."""
@@ -224,27 +224,25 @@ class Inbound:
         self._peer_events.receive_untrusted(header + payload)
 
     def _reset(self, stream_id: int, frame: memoryview) -> None:
-        self._table.check_not_idle_untrusted(stream_id, "RST_STREAM")
-        stream, closed = self._streams.get(stream_id), self._table.closed.get(stream_id)
-        if not self._free_reset(stream, closed):
-            self._budgets.spend_untrusted(Cost.RESET)
-        if stream is not None:
-            self._peer_events.reset(stream, int.from_bytes(frame[9:13], "big"))
-        late = stream is None and closed is not None and not closed.reset_by_us
-        if late and not self._client:
-            self._events.add(ResetLate(stream_id))
+        """End a stream.
 
-    def _free_reset(self, stream: StreamCore | None, closed: Closed | None) -> bool:
-        """Whether the peer's reset costs it nothing: a call may be cancelled at any time once we began to answer.
-
-        A client's peer pays nothing while the stream is open: a server resets only what the client has opened.
+        A reset of a stream that is over has crossed its end, or answers a frame that reached the peer behind its own
+        reset, as Netty, okhttp and Jetty do. Nothing is left to end, and what we sent pays for it.
         """
-        if stream is not None:
-            return self._client or stream.headers_sent
-        free = closed is not None and closed.free_reset
-        if closed is not None:
-            closed.free_reset = False
-        return free
+        self._table.check_not_idle_untrusted(stream_id, "RST_STREAM")
+        stream = self._streams.get(stream_id)
+        if stream is None:
+            self._budgets.spend_untrusted(Cost.IGNORED)
+            closed = self._table.closed.get(stream_id)
+            if closed is not None and not closed.reset_by_us and not closed.reset_by_peer:
+                closed.reset_by_peer = True
+                if not self._client:
+                    self._events.add(ResetLate(stream_id))
+            return
+        # A call may be cancelled at any time once we began to answer, and a server resets only what its client opened.
+        if not self._client and not stream.headers_sent:
+            self._budgets.spend_untrusted(Cost.RESET)
+        self._peer_events.reset(stream, int.from_bytes(frame[9:13], "big"))
 
     def _headers(self, kind: int, flags: int, stream_id: int, frame: memoryview) -> None:
         if kind == frames.CONTINUATION:

@@ -42,8 +42,6 @@ class Closed:
 
     reset_by_us: bool
     reset_by_peer: bool = False
-    free_reset: bool = False
-    """We answered, and the peer has not reset it: a reset may have crossed our end, and costs the peer nothing."""
 
 
 class StreamTable:
@@ -152,8 +150,7 @@ class StreamTable:
         del self.open[stream.stream_id]
         if not self.open:
             self._liveness.set_idle(idle=True)
-        free_reset = stream.headers_sent and not reset_by_peer
-        self.remember(stream.stream_id, Closed(reset_by_us, reset_by_peer, free_reset))
+        self.remember(stream.stream_id, Closed(reset_by_us, reset_by_peer))
         self._events.add(StreamClosed(stream))
         self._events.readable(stream)
         self._events.writable(stream)
