@@ -87,7 +87,7 @@ def test_changes(spark: SparkSession, client: Client, table: str, save: Save) ->
 
 
 def test_insert_into_a_view(spark: SparkSession, server: RunningServer, client: Client, table: str) -> None:
-    """A temporary view of a table can be inserted into."""
+    """A temporary view of a table can be inserted into: by place, as SQL has it, or by name."""
     options = f"endpoint '{server.endpoint}', table '{table}'"
     spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW written USING weir OPTIONS ({options})")
     spark.sql("INSERT INTO written VALUES (5, 'five'), (1, 'new')")
@@ -97,6 +97,9 @@ def test_insert_into_a_view(spark: SparkSession, server: RunningServer, client: 
         (1, "new"),
         (5, "five"),
     }
+    spark.sql("INSERT INTO written BY NAME SELECT 'six' AS v, 6L AS k")
+    spark.sql("INSERT INTO written SELECT 7L AS v, 'seven' AS k")
+    assert contents(client, table) == {0: "old", 1: "new", 5: "five", 6: "six", 7: "seven"}
 
 
 def test_saves_of_several_threads(spark: SparkSession, client: Client, table: str, save: Save) -> None:
