@@ -325,7 +325,8 @@ class PushScan:
         if self._scan.source.fetch is not None:
             with self._stream.blocked_on(StallReason.STORAGE):
                 await self._scan.fetch()
-        await self._send_heartbeat_if_due(pb.Heartbeat.STATE_SCANNING)
+        if not self._pushed.pending:  # Else a batch goes out now, or what it waits for says so.
+            await self._send_heartbeat_if_due(pb.Heartbeat.STATE_SCANNING)
 
     async def _step_in_turn(self) -> None:
         await self._turns.take(self._stream.connection_id, first=self._slow_start.first)
