@@ -512,7 +512,7 @@ class Client:
                 id_age_s=id_age_s,
             )
         except (trio.Cancelled, *_AMBIGUOUS):
-            if lease_id is None:  # Nobody knows the id, so nobody else would let go of it.
+            if lease_id is None:  # Nobody knows the id, so nobody else would release it.
                 with trio.move_on_after(_DROP_S, shield=True):
                     await self.leases.drop_if_possible(name)
             raise

@@ -180,7 +180,7 @@ class Leases:
     async def release(
         self, lease_id: str, table: str, buckets: Sequence[int], principal: str = ""
     ) -> LeaseInfo | None:
-        """Let go of buckets; none: of all of the table. Returns what is left of the lease."""
+        """Release buckets; none: of all of the table. Returns what is left of the lease."""
         numbers = [bucket_number(table, bucket) for bucket in buckets]
         request = pb.ReleaseLeaseRequest(
             lease_id=_lease_id(lease_id),
@@ -300,7 +300,7 @@ class Lease:
         self._until_renewal.deadline = self._renewal_at  # It may have less time than before.
 
     async def release(self, table: str, *buckets: int) -> None:
-        """Let go of buckets, of all of the table if none are named. Idempotent; without any it is gone."""
+        """Release buckets, of all of the table if none are named. Idempotent; without any it is gone."""
         left = await self._leases.release(self.id, table, buckets)
         if left is not None:
             self.info = left
@@ -311,7 +311,7 @@ class Lease:
         self._given_up = left is None and not kept
 
     async def drop(self) -> None:
-        """Let go of everything. Idempotent."""
+        """Release all buckets. Idempotent."""
         self._given_up = True
         await self._leases.drop(self.id)
 

@@ -60,11 +60,11 @@ class Lease:
         self._portal.call(self._lease.renew, ttl_s)
 
     def release(self, table: str, *buckets: int) -> None:
-        """Let go of buckets; see `scanner.Lease.release`."""
+        """Release buckets; see `scanner.Lease.release`."""
         self._portal.call(self._lease.release, table, *buckets)
 
     def drop(self) -> None:
-        """Let go of everything. Idempotent."""
+        """Release all buckets. Idempotent."""
         self._portal.call(self._lease.drop)
 
     def __enter__(self) -> Self:
@@ -99,9 +99,9 @@ class Leases:
     def release(
         self, lease_id: str, table: str, buckets: Sequence[int] = (), principal: str = ""
     ) -> LeaseInfo | None:
-        """Let go of buckets; none: of all of the table. Returns what is left of the lease."""
+        """Release buckets; none: of all of the table. Returns what is left of the lease."""
         return self._portal.call(self._leases.release, lease_id, table, buckets, principal)
 
     def drop(self, lease_id: str, principal: str = "") -> bool:
-        """Let go of everything. Returns whether the lease was there."""
+        """Release all buckets. Returns whether the lease was there."""
         return self._portal.call(self._leases.drop, lease_id, principal)

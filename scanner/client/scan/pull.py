@@ -11,7 +11,8 @@ Invariants:
    answers with the same page. Nothing is lost or repeated by that. The first page may be asked for with its columns by
    name then (`AskedColumns`).
 4. A model that makes the server keep something *confirms* its first page: it closes the request side only when the page
-   is here. Until then the server lets go when the stream or the connection ends, so a page that is lost leaks nothing.
+   is here. Until then the end of the stream or the connection releases what is kept, so a page that is lost leaks
+   nothing.
 5. What the server keeps is released, once, when the scan is left early; a scan that ended by itself sends nothing more.
 """
 
