@@ -50,9 +50,10 @@ class StageRoom:
             StagesFull: There is not.
         """
         if self.bytes_taken + wanted_bytes >= self._bytes_max:
+            more = f", and {wanted_bytes} more do not fit" if wanted_bytes else ""
             raise StagesFull(
-                f"the stages of this server take {self.bytes_taken} bytes, and {self._bytes_max} are allowed"
-                " (transaction_stage_bytes_max); publish or abort what is staged, or wait until it expires"
+                f"the stages of this server take {self.bytes_taken} of the {self._bytes_max} bytes that are allowed"
+                f" (transaction_stage_bytes_max){more}; publish or abort what is staged, or wait until it expires"
             )
 
 

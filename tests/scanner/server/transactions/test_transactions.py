@@ -327,7 +327,9 @@ async def test_stages_have_a_cap() -> None:
             table = await make_table(client)
             version = (await impatient.table("t")).transaction("load", 1)
             await version.stage(rows(dict.fromkeys(range(30), "x" * 20)), part=0, attempt=0)
-            with pytest.raises(StagesFull, match="transaction_stage_bytes_max") as refused:
+            with pytest.raises(
+                StagesFull, match=r"of the 4000 bytes .*, and [1-9]\d+ more do not fit"
+            ) as refused:
                 await version.stage(rows(dict.fromkeys(range(30), "x" * 100)), part=1, attempt=0)
             assert refused.value.retriable
             await _wait_settled(server)
