@@ -11,8 +11,8 @@ from scanner.data.digest import DIGEST_EMPTY
 from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.server.config import ScannerConfig
 from tests.support.conformance import CONFIG, ROWS, Items, fold, open_items, read, scanned, stored
-from tests.support.models import PUSH, Model, every_model, every_scan, open_wire, pull_models
-from tests.support.scans import open_scan, sample
+from tests.support.models import PAGE_BYTES, PUSH, Model, every_model, every_scan, open_wire, pull_models
+from tests.support.scans import filled_store, open_scan, sample, stored_digest
 
 if TYPE_CHECKING:
     from scanner.storage.interface import Store
@@ -28,6 +28,7 @@ async def test_item_01_an_empty_bucket(store: Store, model: Model) -> None:
             assert [batch async for batch in batches] == []
             (bucket,) = batches.statistics().buckets
             assert (bucket.rows, bucket.digest, bucket.reason) == (0, DIGEST_EMPTY, "EXHAUSTED")
+            assert (bucket.log_offset, batches.statistics().first_batch_s) == (0, None)
             await items.released()
 
 
@@ -44,7 +45,10 @@ async def test_item_02_the_offset_of_an_empty_result(store: Store, model: Model)
 
 @every_model
 async def test_item_03_rows_an_end_and_the_offset_once(store: Store, model: Model) -> None:
-    """The offset comes with the open and once; a page of a cursor has one of its own, since none holds for the scan."""
+    """The offset comes with the open and once; a page of a cursor has one of its own, since none holds for the scan.
+
+    Pages are full, and the digest is that of all rows.
+    """
     async with open_items(store) as items:
         async with open_wire(model, items.raw) as wire:
             first = await wire.open()
@@ -55,7 +59,11 @@ async def test_item_03_rows_an_end_and_the_offset_once(store: Store, model: Mode
     assert wire.ids == list(range(ROWS))
     said = {page.log_offset for page in wire.pages[1:]}
     assert said == ({ROWS} if model.by_pages else {None})
-    assert [page.rows for page in wire.pages] == [None] * (len(wire.pages) - 1) + [ROWS]
+    *full, last = wire.pages
+    assert [page.rows for page in full] == [None] * len(full)
+    assert (last.rows, last.digest) == (ROWS, stored_digest(filled_store(0), range(ROWS)))
+    if model.pulls:
+        assert all(0.8 * PAGE_BYTES < len(page.payload) <= PAGE_BYTES for page in full)
 
 
 @every_scan
@@ -144,9 +152,9 @@ async def test_item_09_a_row_limit(store: Store, model: Model, limit: int) -> No
     async with open_items(store) as items:
         found = await read(model.scan(items.table).limit(limit))
 
-    assert found.ids == list(range(min(limit, ROWS)))
+    assert found.ids == list(range(limit))
     (bucket,) = found.statistics.buckets
-    assert bucket.reason == ("LIMIT" if limit <= ROWS else "EXHAUSTED")
+    assert (bucket.reason, bucket.digest) == ("LIMIT", stored_digest(filled_store(0), range(limit)))
 
 
 @every_scan
@@ -169,7 +177,7 @@ async def test_item_11_an_oversized_page_is_clamped(store: Store, model: Model) 
             await wire.read_all()
 
     assert wire.ids == list(range(ROWS))
-    assert 15_000 < max(page.payload_bytes for page in wire.pages) <= 20_000
+    assert 15_000 < max(len(page.payload) for page in wire.pages) <= 20_000
 
 
 async def test_item_11_an_oversized_batch_is_clamped(store: Store) -> None:

@@ -9,9 +9,10 @@ from __future__ import annotations
 import abc
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow as pa
 import pytest
 
 from scanner.proto.weir.v1 import scanner_pb2 as pb
@@ -29,10 +30,9 @@ from scanner.wire.batches import (
 from tests.support.scans import SCAN, SCHEMA, SESSION
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     import scanner
     import transport
+    from scanner.client.connection import Connection
 
 PAGE_BYTES: Final = 5_000
 """Of a page, and of the credit: a few thousand small rows are many of them."""
@@ -92,9 +92,8 @@ class Page:
     """One response of a scan, whatever the model calls it."""
 
     ordinal: int
-    ids: tuple[int, ...]
-    message_bytes: int
-    payload_bytes: int
+    row_count: int = 0
+    payload: bytes = b""
     log_offset: int | None = None
     """None: it does not say."""
     token: bytes = b""
@@ -114,30 +113,40 @@ class Wire(abc.ABC):
         page_bytes: Of each piece.
     """
 
-    def __init__(self, client: transport.Client, query: pb.ScanQuery, page_bytes: int) -> None:
+    def __init__(self, client: transport.Client | Connection, query: pb.ScanQuery, page_bytes: int) -> None:
         self.client = client
         self.query = query
         self.page_bytes = page_bytes
         self.pages: list[Page] = []
+        self.batches: list[pa.RecordBatch] = []
         self.schema: pa.Schema = SCHEMA
         """Of the sample table, until the server says one: a later page does not."""
 
     @property
     def ids(self) -> list[int]:
         """Keys received, in order."""
-        return [key for page in self.pages for key in page.ids]
+        return [key for batch in self.batches for key in batch.column("id").to_pylist()]
+
+    @property
+    def token(self) -> bytes:
+        """Continues behind what was received."""
+        return self.pages[-1].token if self.pages else b""
+
+    def table(self) -> pa.Table:
+        """All rows received."""
+        return pa.Table.from_batches(self.batches, self.schema)
 
     async def open(self, token: bytes = b"") -> Page:
         """Begin, or go on from a token."""
         return self._take(await self._open(token))
 
     async def next(self) -> Page:
-        """Ask for the next piece."""
-        return self._take(await self._next())
+        """Ask for the next piece, or for the first."""
+        return self._take(await self._next()) if self.pages else await self.open()
 
     async def read_all(self) -> None:
         """Ask for everything that is left."""
-        while self.pages[-1].more:
+        while not self.pages or self.pages[-1].more:
             await self.next()
 
     @abc.abstractmethod
@@ -153,28 +162,29 @@ class Wire(abc.ABC):
         pass
 
     def _take(self, page: Page) -> Page:
+        if self.pages:
+            assert page.ordinal == self.pages[-1].ordinal + self.pages[-1].row_count
         self.pages.append(page)
+        if page.row_count:
+            self.batches.append(decode_batch(page.payload, self.schema))
+            assert self.batches[-1].num_rows == page.row_count
         return page
 
-    def _ids(self, payload: Any, crc32c: int, count: int) -> tuple[int, ...]:
-        if not count:
-            return ()
-        verify_payload(payload, crc32c)
-        batch = decode_batch(payload, self.schema)
-        assert batch.num_rows == count
-        return tuple(batch.column(batch.schema.get_field_index("id")).to_pylist())
-
-    def _page(self, received: ReceivedPage[Any], token: bytes, log_offset: int | None) -> Page:
+    def _page(
+        self, received: ReceivedPage[Any], token: bytes, log_offset: int | None, *, first: bool
+    ) -> Page:
         fields = received.fields
-        if fields.arrow_schema:
+        assert bool(fields.arrow_schema) == first
+        if first:
             self.schema = decode_schema(fields.arrow_schema)
+        if fields.row_count:
+            verify_payload(received.payload, fields.crc32c)
         last = not fields.has_more_results
         assert fields.HasField("rows") == fields.HasField("digest") == last
         return Page(
             ordinal=fields.row_ordinal,
-            ids=self._ids(received.payload, fields.crc32c, fields.row_count),
-            message_bytes=received.message_bytes,
-            payload_bytes=len(received.payload),
+            row_count=fields.row_count,
+            payload=bytes(received.payload),
             log_offset=log_offset,
             token=token,
             more=not last,
@@ -204,7 +214,7 @@ class PushWire(Wire):
         self.schema = decode_schema(started.started.arrow_schema)
         page = await self._next()
         assert started.started.row_ordinal == page.ordinal
-        return Page(**{**_fields(page), "log_offset": started.started.log_offset})
+        return replace(page, log_offset=started.started.log_offset)
 
     async def _next(self) -> Page:
         assert self.stream is not None
@@ -214,20 +224,18 @@ class PushWire(Wire):
             response = decode_scan_response(await self.stream.receive())
             if isinstance(response, RowBatch):
                 self._received_bytes += response.message_bytes
+                verify_payload(response.payload, response.crc32c)
                 return Page(
                     ordinal=response.row_ordinal,
-                    ids=self._ids(response.payload, response.crc32c, response.row_count),
-                    message_bytes=response.message_bytes,
-                    payload_bytes=len(response.payload),
+                    row_count=response.row_count,
+                    payload=bytes(response.payload),
                     token=response.resume_token,
                 )
             assert not response.HasField("started"), "the scan started twice"
             if response.HasField("end"):
                 end = response.end
                 await self.stream.send_end()
-                return Page(
-                    end.rows, (), 0, 0, more=False, rows=end.rows, digest=end.digest, token=end.resume_token
-                )
+                return Page(end.rows, more=False, rows=end.rows, digest=end.digest, token=end.resume_token)
 
     async def release(self) -> None:
         """Reset the stream."""
@@ -238,7 +246,7 @@ class PushWire(Wire):
 class SessionWire(Wire):
     """By session."""
 
-    def __init__(self, client: transport.Client, query: pb.ScanQuery, page_bytes: int) -> None:
+    def __init__(self, client: transport.Client | Connection, query: pb.ScanQuery, page_bytes: int) -> None:
         super().__init__(client, query, page_bytes)
         self.scanner_id = b""
         self.sequence = 0
@@ -250,8 +258,8 @@ class SessionWire(Wire):
         self.scanner_id = received.fields.scanner_id
         if not request.close:
             offset = received.fields.log_offset if received.fields.HasField("log_offset") else None
-            return self._page(received, b"", offset)
-        return Page(0, (), 0, 0)
+            return self._page(received, b"", offset, first=request.HasField("query"))
+        return Page(0)
 
     async def _open(self, token: bytes) -> Page:
         assert not token, "a session has no tokens"
@@ -271,32 +279,38 @@ class PagesWire(Wire):
     """By pages from tokens."""
 
     def __init__(
-        self, client: transport.Client, query: pb.ScanQuery, page_bytes: int, page_model: pb.PageModel
+        self,
+        client: transport.Client | Connection,
+        query: pb.ScanQuery,
+        page_bytes: int,
+        page_model: pb.PageModel,
     ) -> None:
         super().__init__(client, query, page_bytes)
         self._model = page_model
 
-    async def call(self, token: bytes = b"", **fields: object) -> Page:
-        """Any call, not counted."""
+    async def call(self, token: bytes | None = None, **fields: object) -> Page:
+        """Any call, not counted; without a token it is the next page's."""
         request = pb.ScanPageRequest(
             **{
                 "model": self._model,
                 "query": self.query,
-                "resume_token": token,
+                "resume_token": self.token if token is None else token,
                 "batch_size_bytes": self.page_bytes,
                 **fields,
             }  # type: ignore[arg-type]
         )
         received = decode_scan_page(await self.client.call(methods.SCAN_PAGE, request.SerializeToString()))
         if request.close:
-            return Page(0, (), 0, 0)
-        return self._page(received, received.fields.resume_token, received.fields.log_offset)
+            return Page(0)
+        token, offset = received.fields.resume_token, received.fields.log_offset
+        assert received.fields.has_more_results == bool(token)
+        return self._page(received, token, offset, first=not request.resume_token)
 
     async def _open(self, token: bytes) -> Page:
         return await self.call(token)
 
     async def _next(self) -> Page:
-        return await self.call(self.pages[-1].token)
+        return await self.call()
 
     async def release(self) -> None:
         """Let go of what the newest token names."""
@@ -304,8 +318,25 @@ class PagesWire(Wire):
             await self.call(token, close=True, batch_size_bytes=0)
 
 
-def _fields(page: Page) -> dict[str, Any]:
-    return {name: getattr(page, name) for name in Page.__slots__}
+def pull_wire(
+    model: Model,
+    client: transport.Client | Connection,
+    query: pb.ScanQuery | None = None,
+    *,
+    page_bytes: int = PAGE_BYTES,
+) -> Any:
+    """A scan by pages, by hand.
+
+    Args:
+        model: How.
+        client: The connection.
+        query: What; None: bucket 0 of the sample table.
+        page_bytes: Of each page.
+    """
+    query = query or pb.ScanQuery(table="items")
+    if model.by_pages:
+        return PagesWire(client, query, page_bytes, model.page_model)
+    return SessionWire(client, query, page_bytes)
 
 
 @asynccontextmanager
@@ -316,19 +347,9 @@ async def open_wire(
     *,
     page_bytes: int = PAGE_BYTES,
 ) -> AsyncIterator[Any]:
-    """A scan by hand; leaving the block resets its stream, if it has one.
-
-    Args:
-        model: How.
-        client: The connection.
-        query: What; None: bucket 0 of the sample table.
-        page_bytes: Of each piece.
-    """
-    query = query or pb.ScanQuery(table="items")
-    async with AsyncExitStack() as stack:
-        if model.by_pages:
-            yield PagesWire(client, query, page_bytes, model.page_model)
-        elif model.pulls:
-            yield SessionWire(client, query, page_bytes)
-        else:
-            yield PushWire(client, query, page_bytes, stack)
+    """The same for a scan by any model; leaving the block resets its stream, if it has one."""
+    if model.pulls:
+        yield pull_wire(model, client, query, page_bytes=page_bytes)
+    else:
+        async with AsyncExitStack() as stack:
+            yield PushWire(client, query or pb.ScanQuery(table="items"), page_bytes, stack)

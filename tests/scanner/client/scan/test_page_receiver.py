@@ -11,9 +11,10 @@ from scanner.data.digest import checksum
 from scanner.errors import DataCorrupted, ScanIncomplete, ScannerError, SchemaMismatch
 from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.wire.batches import encode_batch, encode_schema
-from tests.support.pages import MODELS
+from tests.support.models import PAGED
 
 SCHEMA = pa.schema([("k", pa.int64())])
+MODELS = {model.name: model.page_model for model in PAGED}
 
 every_model = pytest.mark.parametrize("model", MODELS)
 isolated_models = pytest.mark.parametrize("model", ["token", "asof"])

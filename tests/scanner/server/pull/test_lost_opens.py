@@ -8,12 +8,13 @@ import trio
 from scanner.errors import SessionExpired, TooManyScans
 from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.server.config import ScannerConfig
+from scanner.wire import methods
 from scanner.wire.batches import decode_scan_page, decode_session_page
 from tests.scanner.server.pull.test_sessions import claimed, opened, pull, registry
 from tests.support import wire
-from tests.support.pages import PAGES, ROWS, Pages
+from tests.support.models import PAGE_BYTES, SESSION_MODEL, TOKEN, pull_wire
+from tests.support.pages import ROWS
 from tests.support.scans import SESSION, filled_store, serving
-from tests.support.sessions import PAGE, Session
 from transport import Client, ConnectionLost, TransportError, connect_stream
 
 
@@ -142,18 +143,20 @@ def _open_of(model: str) -> tuple[str, pb.ScanSessionRequest | pb.ScanPageReques
     """The path of a model, and the request of a first page."""
     query = pb.ScanQuery(table="items")
     if model == "session":
-        return SESSION, pb.ScanSessionRequest(query=query, batch_size_bytes=PAGE)
-    return PAGES, pb.ScanPageRequest(model=pb.PAGE_MODEL_TOKEN, query=query, batch_size_bytes=PAGE)
+        return SESSION, pb.ScanSessionRequest(query=query, batch_size_bytes=PAGE_BYTES)
+    return methods.SCAN_PAGE, pb.ScanPageRequest(
+        model=pb.PAGE_MODEL_TOKEN, query=query, batch_size_bytes=PAGE_BYTES
+    )
 
 
 async def _go_on(model: str, client: Client, message: bytes) -> None:
     """Take the page after the first one, and leave the rest."""
     if model == "session":
-        session = Session(client, id=decode_session_page(message).fields.scanner_id)
-        page = await session.call(scanner_id=session.id, call_seq_id=1)
-        await session.close()
-        assert page.fields.row_ordinal > 0
+        scan = pull_wire(SESSION_MODEL, client)
+        scan.scanner_id = decode_session_page(message).fields.scanner_id
+        page = await scan.call(scanner_id=scan.scanner_id, call_seq_id=1)
     else:
-        scan = Pages(client, token=decode_scan_page(message).fields.resume_token)
-        assert (await scan.call()).fields.row_ordinal > 0
-        await scan.close()
+        scan = pull_wire(TOKEN, client)
+        page = await scan.open(decode_scan_page(message).fields.resume_token)
+    await scan.release()
+    assert page.ordinal > 0
