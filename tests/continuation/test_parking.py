@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING
 import pytest
 from trio.testing import wait_all_tasks_blocked
 
-import transport
 from scanner.server.config import ScannerConfig
 from scanner.storage.rocksdb.config import Compression, StorageConfig
 from scanner.storage.rocksdb.store import RocksStore
 from tests.support.conformance import Items, open_items, read
 from tests.support.models import PUSH
-from tests.support.scans import open_scan, sample
-from transport import TransportConfig
+from tests.support.scans import sample
 
 if TYPE_CHECKING:
     import trio
@@ -25,8 +23,6 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.socket, pytest.mark.rocks]
 
 ROWS = 20_000
-WIDE_ROWS = 80_000
-"""More than the windows and the buffers between a server and a client that does not read."""
 PARK_AFTER_S = 5.0
 CONFIG = ScannerConfig(
     park_after_s=PARK_AFTER_S, snapshot_linger_s=0, block_rows_max=1000, heartbeat_interval_s=1.0
@@ -34,10 +30,10 @@ CONFIG = ScannerConfig(
 
 
 @asynccontextmanager
-async def rocks_items(directory: Path, rows: int = ROWS) -> AsyncIterator[tuple[Items, RocksStore]]:
+async def rocks_items(directory: Path) -> AsyncIterator[tuple[Items, RocksStore]]:
     """The sample table on disk, uncompressed, with its rows in files."""
     with RocksStore.open(directory, StorageConfig(compression=Compression.NONE)) as store:
-        async with open_items(store, rows, config=CONFIG, timeout_s=3600) as items:
+        async with open_items(store, ROWS, config=CONFIG, timeout_s=3600) as items:
             store.bucket("items", 0).compact()
             yield items, store
 
@@ -103,30 +99,6 @@ async def test_a_stalled_scan_pins_nothing_and_completes(
     assert again.table.combine_chunks().to_batches() == [sample(range(ROWS))]
     assert statistics.digest == again.statistics.digest
     assert statistics.resumes == 0
-
-
-async def test_a_peer_without_window_is_parked_too(
-    tmp_path: Path, mock_clock: trio.testing.MockClock
-) -> None:
-    """A client without credit, that HTTP/2 windows alone hold back, is parked when it does not read; and completes."""
-    small = TransportConfig(stream_window_bytes=65_535, connection_window_bytes=65_535)
-    async with (
-        rocks_items(tmp_path, WIDE_ROWS) as (items, store),
-        transport.connect(items.server.host, items.server.port, config=small) as raw,
-    ):
-        bucket = store.bucket("items", 0)
-        async with open_scan(raw, window_only=True) as scan:
-            await scan.receive()
-            await settled(items)
-            assert bucket.open_iterators > 0
-            await stalled_for(items, mock_clock, PARK_AFTER_S + 2)
-            assert await items.client.list_snapshots() == []
-            assert bucket.open_iterators == 0
-            await overwrite(items)
-            bucket.compact()
-            await scan.receive_all()
-
-    assert scan.table().combine_chunks().to_batches() == [sample(range(WIDE_ROWS))]
 
 
 async def test_parked_again_and_again(tmp_path: Path, mock_clock: trio.testing.MockClock) -> None:

@@ -15,12 +15,9 @@ from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.proto.weir.v1 import tables_pb2
 from scanner.server.config import ScannerConfig
 from scanner.server.server import Server, open_server
-from scanner.storage.rocksdb.store import RocksStore
 from tests.support.scans import (
     TABLES,
     RawScan,
-    create_table,
-    description,
     failure,
     filled_store,
     mutations,
@@ -28,16 +25,12 @@ from tests.support.scans import (
     sample,
     serving,
     stored_digest,
-    write,
-    write_request,
 )
 from transport import TransportConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
-    from scanner.storage.interface import Bucket
 
 pytestmark = pytest.mark.socket
 
@@ -291,36 +284,3 @@ async def test_a_scan_waits_parked_for_room(mock_clock: trio.testing.MockClock) 
             mock_clock.jump(1)
             await scan.receive_all()
     check_exact(scan)
-
-
-@pytest.mark.rocks
-async def test_storage_is_free_while_a_scan_is_parked(tmp_path: Path) -> None:
-    """On RocksDB: no iterator is open, a writer goes on, the rows are rewritten and compacted, and then it goes on."""
-    with trio.fail_after(100):
-        store = RocksStore.open(tmp_path)
-        async with open_server(store, config=TINY) as server:
-            async with transport.connect(server.host, server.port) as client:
-                await create_table(client, description())
-                await write(client, write_request(sample(range(ROWS))))
-                bucket = store.bucket("items", 0)
-                async with open_scan(client, credit=9000) as scan:
-                    while scan.received_bytes < 9000:
-                        await scan.receive()
-                    await parked(server)
-                    assert bucket.open_iterators == 0
-                    await rewrite(client, bucket)
-                    assert server.statistics().scans_parked == 1
-                    await scan.demand(ALL)
-                    await scan.receive_all()
-                assert server.statistics().activity.scans_resumed["as_of"] >= 1
-        store.close()
-    check_exact(scan)
-
-
-async def rewrite(client: transport.Client, bucket: Bucket) -> None:
-    """Write every row three times over, delete half of them, and compact what that leaves."""
-    for _ in range(3):
-        await write(client, write_request(sample(range(ROWS))))
-    keys = sample(range(0, ROWS, 2)).select(["id"])
-    await write(client, write_request(keys, delete=True))
-    bucket.compact()

@@ -232,6 +232,7 @@ async def test_a_replaced_stream_hands_over() -> None:
                 error = await failure(old.receive_all)
 
     assert isinstance(error, ScanIncomplete)
+    assert "replaced" in error.message
     assert error.resume_token == old.tokens[-1]
     assert error.metadata["rows"] == str(old.rows)
     assert new.row_ordinal == old.rows

@@ -236,18 +236,19 @@ async def test_without_retries_a_lost_connection_is_the_end(tmp_path: Path, mode
     assert batches.statistics().resumes == 0
 
 
-async def test_token_is_refused_by_a_cap_after_retries(tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", ["session", "token"])
+async def test_refused_by_a_cap_after_retries(tmp_path: Path, mode: str) -> None:
     """A first page that the cap refuses is asked for again three times, then the refusal surfaces."""
-    config = ScannerConfig(page_snapshots_per_bucket_max=1)
+    config = ScannerConfig(page_snapshots_per_bucket_max=1, sessions_per_bucket_max=1)
     async with open_table(tmp_path, ROWS, buckets=1, config=config) as (table, server):
-        scan = table.new_scan().with_mode("token").with_page_bytes(1_000)
+        scan = table.new_scan().with_mode(mode).with_page_bytes(1_000)
         async with scan.execute() as first:
             await anext(first)
             async with scan.execute() as second:
                 with pytest.raises(scanner.TooManyScans):
                     await anext(second)
             assert second.statistics().requests == 4
-            assert server.statistics().page_snapshots_kept == 1
+            assert sum(kept(server)[:2]) == 1
         assert (await scan.to_arrow()).num_rows == ROWS
 
 

@@ -14,11 +14,9 @@ from scanner.server.config import ScannerConfig
 from scanner.server.scan.push import PushScan
 from scanner.sources.kv import KvSource
 from scanner.storage.interface import Mutation
-from scanner.storage.memory.store import MemoryStore
 from tests.support.scans import (
     SCHEMA,
     RawScan,
-    description,
     filled_store,
     mutations,
     open_scan,
@@ -49,18 +47,6 @@ async def test_a_scan_in_window_only_mode_delivers_everything() -> None:
     assert scan.table().equals(pa.Table.from_batches([sample(range(ROWS))]))
     assert scan.end is not None
     assert (scan.end.reason, scan.end.rows) == (pb.ScanEnd.REASON_EXHAUSTED, ROWS)
-    assert scan.end.digest == stored_digest(store, range(ROWS))
-
-
-async def test_a_scan_on_credit_delivers_everything() -> None:
-    """Enough credit is as good as none asked for, and the digest does not depend on the mode."""
-    store = filled_store(ROWS)
-    async with serving(store) as (_, client):
-        async with open_scan(client, credit=2**63 - 1) as scan:
-            await scan.receive_all()
-
-    assert scan.table().column("id").to_pylist() == list(range(ROWS))
-    assert scan.end is not None
     assert scan.end.digest == stored_digest(store, range(ROWS))
 
 
@@ -315,17 +301,6 @@ async def test_later_writes_are_invisible() -> None:
     assert scan.table().equals(pa.Table.from_batches([sample(range(ROWS))]))
 
 
-async def test_an_empty_bucket_ends_normally() -> None:
-    """No rows, a log offset, an end."""
-    async with serving(filled_store(0)) as (_, client):
-        async with open_scan(client, window_only=True) as scan:
-            await scan.receive_all()
-
-    assert (scan.log_offset, scan.rows) == (0, 0)
-    assert scan.end is not None
-    assert (scan.end.reason, scan.end.digest) == (pb.ScanEnd.REASON_EXHAUSTED, 0)
-
-
 @pytest.mark.parametrize("limit", [0, 1, 499, 500, 501, ROWS])
 async def test_a_row_limit_is_exact(limit: int) -> None:
     """Exactly as many rows as asked for come, across batches, and the end says why."""
@@ -487,41 +462,3 @@ async def test_a_filter_that_drops_everything_makes_visible_progress() -> None:
         pb.Heartbeat.STATE_WAITING_CREDIT
     )  # before the half-close arrived, which tells of window-only
     assert states == {pb.Heartbeat.STATE_SCANNING}
-
-
-async def test_two_scans_of_one_bucket_progress_independently() -> None:
-    """A scan that waits for credit does not hold up another."""
-    async with serving(filled_store(ROWS)) as (_, client):
-        async with open_scan(client) as waiting, open_scan(client, credit=1 << 40) as running:
-            await waiting.receive()
-            await running.receive_all()
-            assert running.rows == ROWS
-            await waiting.demand(1 << 40)
-            await waiting.receive_all()
-            assert waiting.rows == ROWS
-
-
-async def test_many_buckets_scan_side_by_side() -> None:
-    """One connection carries a stream per bucket; the parts are the whole, each row once."""
-    store = MemoryStore()
-    table = description(buckets=4)
-    store.create_table(table)
-    for bucket in range(4):
-        store.bucket("items", bucket).commit([mutations(store, "items", sample(range(bucket, ROWS, 4)))])
-    scans: dict[int, RawScan] = {}
-
-    async with serving(store) as (_, client):
-
-        async def scan_bucket(bucket: int) -> None:
-            async with open_scan(
-                client, query=pb.ScanQuery(table="items", bucket=bucket), credit=1 << 40
-            ) as scan:
-                await scan.receive_all()
-                scans[bucket] = scan
-
-        async with trio.open_nursery() as nursery:
-            for bucket in range(4):
-                nursery.start_soon(scan_bucket, bucket)
-
-    for bucket, scan in scans.items():
-        assert scan.table().column("id").to_pylist() == list(range(bucket, ROWS, 4))
