@@ -1,11 +1,46 @@
-"""Ctrl-C at each moment at which Python looks for signals."""
+"""Ctrl-C while something is waited for, and at each moment at which Python looks for signals."""
 
 from __future__ import annotations
 
+import signal
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from random import Random
 from types import FrameType
+
+
+class Patient(Random):
+    """Draws delays that nobody lives to see."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drawn = threading.Event()
+
+    def uniform(self, a: float, b: float) -> float:
+        """A fortnight."""
+        self.drawn.set()
+        return 1e6
+
+
+@contextmanager
+def interrupted_after(wait: Callable[[], object]) -> Iterator[None]:
+    """Interrupt this thread when `wait` has returned in another one; Ctrl-C is as Python has it meanwhile."""
+    main = threading.get_ident()
+
+    def press() -> None:
+        wait()
+        signal.pthread_kill(main, signal.SIGINT)
+
+    presser = threading.Thread(target=press)
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        presser.start()
+        yield
+    finally:
+        signal.signal(signal.SIGINT, previous)
+        presser.join(60)
 
 
 @contextmanager

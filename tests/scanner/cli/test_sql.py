@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import inspect
 import json
-import signal
-import threading
 from collections.abc import Callable, Iterator
 from io import BytesIO
 from pathlib import Path
-from random import Random
 
 import duckdb
 import pyarrow as pa
@@ -22,6 +19,7 @@ from scanner.cli import run
 from scanner.cli.sql import run_into, scans_of_one_state
 from scanner.cli.sql_tables import Query, Runs, ScannedTable
 from scanner.data.literals import Temporal
+from tests.support.interrupts import Patient, interrupted_after
 from tests.support.server import RunningServer, running_server
 
 pytestmark = [pytest.mark.socket, pytest.mark.rocks]
@@ -360,33 +358,14 @@ def test_nothing_else_of_a_dataset_is_there() -> None:
 
 def test_an_interrupt_ends_a_query_that_waits(tmp_path: Path) -> None:
     """Ctrl-C while DuckDB's threads wait for a server that is gone ends the query at once."""
-    waiting, main = threading.Event(), threading.get_ident()
-
-    class Patient(Random):
-        """Draws delays that nobody lives to see."""
-
-        def uniform(self, a: float, b: float) -> float:
-            waiting.set()
-            return 1e6
-
-    def press() -> None:
-        assert waiting.wait(60)
-        signal.pthread_kill(main, signal.SIGINT)
-
+    patient = Patient()
     with running_server(tmp_path) as gone:
-        client = scanner.sync.connect(gone.endpoint, rng=Patient())
+        client = scanner.sync.connect(gone.endpoint, rng=patient)
         table = client.create_table("items", ITEMS.schema, ["id"], 2)
-    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
-    presser = threading.Thread(target=press)
-    presser.start()
-    try:
-        with client, Query("SELECT count(*) FROM items a, items b WHERE a.id = b.id") as query:
-            query.register({"items": table.new_scan()}, {})
-            with pytest.raises(KeyboardInterrupt):
-                run_into(query, "none", BytesIO(), None)
-            assert query.runs.ended
-        with pytest.raises(duckdb.ConnectionException, match="closed"):
-            query.connection.execute("SELECT 1")
-    finally:
-        signal.signal(signal.SIGINT, previous)
-        presser.join(60)
+    with client, Query("SELECT count(*) FROM items a, items b WHERE a.id = b.id") as query:
+        query.register({"items": table.new_scan()}, {})
+        with pytest.raises(KeyboardInterrupt), interrupted_after(patient.drawn.wait):
+            run_into(query, "none", BytesIO(), None)
+        assert query.runs.ended
+    with pytest.raises(duckdb.ConnectionException, match="closed"):
+        query.connection.execute("SELECT 1")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import signal
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +11,7 @@ import pytest
 
 import scanner.sync
 from scanner.errors import ArgumentInvalid
+from tests.support.interrupts import interrupted_after
 from tests.support.server import RunningServer, running_server
 
 pytestmark = [pytest.mark.socket, pytest.mark.rocks]
@@ -103,32 +102,23 @@ def test_a_scan_without_end_is_not_collected(table: scanner.sync.Table, source: 
 
 def test_ctrl_c_while_nothing_comes(server: RunningServer, table: scanner.sync.Table) -> None:
     """It ends the wait, loses nothing, and the tail can be asked on; leaving it frees the server."""
-    main = threading.get_ident()
 
-    def press() -> None:
+    def all_wait() -> None:
         server.wait_until(lambda it: it.statistics().push_scans_open == 3)
-        signal.pthread_kill(main, signal.SIGINT)
 
     table.write(rows(range(30), "first"))
-    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        with table.new_scan().with_source("log").execute() as tail:
-            count = 0
-            while count < 30:
-                count += next(tail).num_rows
-            presser = threading.Thread(target=press)
-            with pytest.raises(KeyboardInterrupt):
-                presser.start()
-                while True:
-                    next(tail)
-            presser.join()
-            assert tail.positions == log_ends(table)
-            table.write(rows(range(30, 40), "second"))
-            while count < 40:
-                count += next(tail).num_rows
-            assert count == 40
-    finally:
-        signal.signal(signal.SIGINT, previous)
+    with table.new_scan().with_source("log").execute() as tail:
+        count = 0
+        while count < 30:
+            count += next(tail).num_rows
+        with pytest.raises(KeyboardInterrupt), interrupted_after(all_wait):
+            while True:
+                next(tail)
+        assert tail.positions == log_ends(table)
+        table.write(rows(range(30, 40), "second"))
+        while count < 40:
+            count += next(tail).num_rows
+        assert count == 40
     server.wait_until(lambda it: it.statistics().push_scans_open == 0)
 
 

@@ -7,7 +7,6 @@ import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from random import Random
 from types import FrameType
 
 import pyarrow as pa
@@ -19,6 +18,7 @@ import scanner.sync
 from scanner import col
 from scanner.sync.portal import _Call
 from tests.support.client import SCHEMA, rows
+from tests.support.interrupts import Patient, interrupted_after
 from tests.support.server import RunningServer, running_server
 
 pytestmark = [pytest.mark.socket, pytest.mark.rocks]
@@ -167,32 +167,12 @@ def test_reader_in_a_cycle_frees_the_server(server: RunningServer, table: scanne
 
 def test_interrupt_between_attempts_leaves_the_scan(tmp_path: Path) -> None:
     """Ctrl-C while a scan waits for a server that is gone: the delay ends at once, and so does the client."""
-    waiting, main = threading.Event(), threading.get_ident()
-
-    class Patient(Random):
-        """Draws delays that nobody lives to see."""
-
-        def uniform(self, a: float, b: float) -> float:
-            waiting.set()
-            return 1e6
-
-    def press() -> None:
-        assert waiting.wait(30)
-        signal.pthread_kill(main, signal.SIGINT)
-
+    patient = Patient()
     with running_server(tmp_path) as gone:
-        client = scanner.sync.connect(gone.endpoint, rng=Patient())
+        client = scanner.sync.connect(gone.endpoint, rng=patient)
         scan = client.create_table("t", SCHEMA, ["k"]).new_scan()
-    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
-    presser = threading.Thread(target=press)
-    presser.start()
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            scan.to_arrow()
-    finally:
-        signal.signal(signal.SIGINT, previous)
-        presser.join(30)
-        client.close()
+    with client, pytest.raises(KeyboardInterrupt), interrupted_after(patient.drawn.wait):
+        scan.to_arrow()
     assert all(gone.endpoint not in name for name in threads())
 
 

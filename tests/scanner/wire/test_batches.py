@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -136,59 +138,32 @@ def test_a_cut_batch_raises(payload: bytes, cut: int) -> None:
         decode_scan_response(message[:-cut])
 
 
-@given(
-    st.builds(
-        pb.ScanSessionResponse,
-        scanner_id=st.binary(max_size=20),
-        has_more_results=st.booleans(),
-        log_offset=st.none() | uint64,
-        arrow_schema=st.binary(max_size=20),
-        row_ordinal=uint64,
-        row_count=st.integers(1, 2**21 - 1),
-        crc32c=uint32,
-        rows=st.none() | uint64,
-        digest=st.none() | uint32,
-    ),
-    st.binary(min_size=1, max_size=200),
+PAGE = {
+    "has_more_results": st.booleans(),
+    "arrow_schema": st.binary(max_size=20),
+    "row_ordinal": uint64,
+    "row_count": st.integers(1, 2**21 - 1),
+    "crc32c": uint32,
+    "rows": st.none() | uint64,
+    "digest": st.none() | uint32,
+}
+SESSION_PAGES = st.builds(
+    pb.ScanSessionResponse, scanner_id=st.binary(max_size=20), log_offset=st.none() | uint64, **PAGE
 )
-def test_a_session_page_round_trips(fields: pb.ScanSessionResponse, payload: bytes) -> None:
+SCAN_PAGES = st.builds(pb.ScanPageResponse, resume_token=st.binary(max_size=200), log_offset=uint64, **PAGE)
+
+
+@pytest.mark.parametrize(
+    ("pages", "decode"), [(SESSION_PAGES, decode_session_page), (SCAN_PAGES, decode_scan_page)]
+)
+@given(data=st.data(), payload=st.binary(min_size=1, max_size=200))
+def test_a_page_round_trips(pages: Any, decode: Any, data: st.DataObject, payload: bytes) -> None:
     """A page is ordinary protobuf, aligned, and comes back the same."""
+    fields = data.draw(pages)
     prefix, view = encode_page(fields, payload)
     message = bytes(prefix) + bytes(view)
-    whole = pb.ScanSessionResponse.FromString(message)
-    page = decode_session_page(message)
-
-    assert whole.SerializeToString(deterministic=True) == message  # no varint is longer than it must be
-    assert whole.arrow_batch == payload
-    for each in (whole, page.fields):
-        each.ClearField("padding")
-    whole.ClearField("arrow_batch")
-    assert whole == fields == page.fields
-    assert bytes(page.payload) == payload
-    assert len(prefix) % 8 == 0
-
-
-@given(
-    st.builds(
-        pb.ScanPageResponse,
-        has_more_results=st.booleans(),
-        resume_token=st.binary(max_size=200),
-        log_offset=uint64,
-        arrow_schema=st.binary(max_size=20),
-        row_ordinal=uint64,
-        row_count=st.integers(1, 2**21 - 1),
-        crc32c=uint32,
-        rows=st.none() | uint64,
-        digest=st.none() | uint32,
-    ),
-    st.binary(min_size=1, max_size=200),
-)
-def test_a_scan_page_round_trips(fields: pb.ScanPageResponse, payload: bytes) -> None:
-    """A page of the other models is numbered and encoded as a session's."""
-    prefix, view = encode_page(fields, payload)
-    message = bytes(prefix) + bytes(view)
-    whole = pb.ScanPageResponse.FromString(message)
-    page = decode_scan_page(message)
+    whole = type(fields).FromString(message)
+    page = decode(message)
 
     assert whole.SerializeToString(deterministic=True) == message  # no varint is longer than it must be
     assert whole.arrow_batch == payload
