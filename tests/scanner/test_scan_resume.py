@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pytest
-import trio
 
 import transport
 from scanner.errors import (
@@ -22,13 +21,10 @@ from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.server.auth.principals import Credentials, make_token, token_sha256
 from scanner.server.config import ScannerConfig
 from scanner.server.server import open_server
-from scanner.storage.rocksdb.store import RocksStore
 from scanner.wire.batches import RowBatch
 from tests.support.scans import (
     SMALL,
     RawScan,
-    create_table,
-    description,
     failure,
     filled_store,
     mutations,
@@ -37,13 +33,10 @@ from tests.support.scans import (
     sample,
     serving,
     stored_digest,
-    write,
-    write_request,
 )
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
-    from pathlib import Path
 
     from scanner.storage.memory.store import MemoryStore
 
@@ -178,31 +171,6 @@ async def test_a_lost_state_names_what_is_left() -> None:
     assert error.oldest_offset == bucket.log_end
     assert not error.retriable
     assert lost.batches == []
-
-
-async def test_two_resumes_at_once_are_two_exact_scans() -> None:
-    """A duplicate of a resume takes nothing from the first one."""
-    store = filled_store(ROWS)
-    async with serving(store) as (_, client):
-        async with open_scan(client, credit=3000) as scan:
-            await first_batch(scan)
-        change_everything(store)
-        cut = scan.tokens[0]
-        async with (
-            open_scan(client, resume_token=cut, credit=3000) as one,
-            open_scan(client, resume_token=cut, credit=3000) as two,
-        ):
-            while not (one.batches and two.batches):
-                await one.receive()
-                await two.receive()
-            for each in (one, two):
-                await each.demand(ALL)
-                await each.receive_all()
-
-    for each in (one, two):
-        assert each.end is not None
-        assert each.end.digest == stored_digest(store, range(ROWS))
-        assert [*range(scan.batches[0].num_rows), *each.table().column("id").to_pylist()] == list(range(ROWS))
 
 
 async def test_tampered_tokens_are_refused() -> None:
@@ -348,32 +316,3 @@ async def test_tokens_belong_to_a_principal() -> None:
 
     assert rest.end is not None
     assert isinstance(error, ResumeTokenInvalid)
-
-
-@pytest.mark.rocks
-async def test_a_scan_outlives_its_server(tmp_path: Path) -> None:
-    """After a restart on the same directory, with everything changed meanwhile, the token continues the same scan."""
-    with trio.fail_after(100):
-        async with open_server(tmp_path, config=SMALL) as server:
-            async with transport.connect(server.host, server.port) as client:
-                await create_table(client, description())
-                await write(client, write_request(sample(range(ROWS))))
-                async with open_scan(client, credit=6000) as scan:
-                    while scan.received_bytes < 6000:
-                        await scan.receive()
-        with RocksStore.open(tmp_path) as store:
-            bucket = store.bucket("items", 0)
-            bucket.commit([mutations(store, "items", sample(range(1, ROWS + 50, 2)))])
-            bucket.compact()
-        async with open_server(tmp_path, config=SMALL) as server:
-            async with transport.connect(server.host, server.port) as client:
-                async with open_scan(client, credit=ALL, resume_token=scan.tokens[-1]) as rest:
-                    await rest.receive_all()
-            assert server.statistics().activity.scans_resumed == {"as_of": 1}
-
-    assert 0 < scan.rows < ROWS
-    assert scan.rows + rest.rows == ROWS
-    ids = [*scan.table().column("id").to_pylist(), *rest.table().column("id").to_pylist()]
-    assert ids == list(range(ROWS))
-    assert rest.end is not None
-    assert rest.end.digest == stored_digest(filled_store(0), range(ROWS))

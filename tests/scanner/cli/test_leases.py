@@ -153,23 +153,6 @@ def test_checkpoints(command: Weir) -> None:
         assert (code, out, err.count("\n")) == (1, "", 1), wrong
 
 
-def test_help_shows_how(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
-    """Every command has an example, and the group's help is not taken for a listing."""
-    for words in (
-        ("leases",),
-        ("leases", "list"),
-        ("leases", "acquire"),
-        ("leases", "renew"),
-        ("leases", "release"),
-        ("leases", "drop"),
-        ("checkpoint",),
-    ):
-        assert run([*words, "--help"]) == 0
-        assert b"Example:\n  weir " in capfdbinary.readouterr().out.replace(b"  Example", b"Example").replace(
-            b"    weir", b"  weir"
-        )
-
-
 def test_a_server_is_told_what_to_keep(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The options of `weir serve` are its limits; times and sizes that cannot be are refused."""
     told: list[ScannerConfig] = []

@@ -300,14 +300,6 @@ async def test_numbers_that_no_message_holds(tmp_path: Path, bucket: int) -> Non
             await table.split(0, target_bytes=2**64)
 
 
-async def test_an_endless_scan_is_not_collected(tmp_path: Path) -> None:
-    """It would never return; the error says what ends it."""
-    async with open_table(tmp_path, 1) as (table, _):
-        for source in ("log", "hybrid"):
-            with pytest.raises(scanner.ArgumentInvalid, match="stop_at"):
-                await table.new_scan().with_source(source).to_arrow()
-
-
 async def test_more_buckets_than_are_open_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A table with more buckets than one scan opens at once is scanned whole, within the credit."""
     monkeypatch.setattr("scanner.client.scan.table_scan.BUCKETS_IN_PARALLEL_MAX", 4)
