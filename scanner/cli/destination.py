@@ -24,9 +24,9 @@ _NAMED: Final = {"-": 1, "/dev/stdout": 1, "/dev/stderr": 2}
 def written(path: Path) -> Iterator[IO[bytes]]:
     """A file to write a scan into.
 
-    A regular file, or one that is not there yet, gets its content when the block ends well; until then, and otherwise,
-    nothing changes there. A symbolic link is followed; mode and owner of a file that is there stay. Devices, pipes
-    and open descriptors are written to directly.
+    A regular file, or one that is not there yet, gets its content when the block ends well, and that is durable then;
+    until then, and otherwise, nothing changes there. A symbolic link is followed; mode and owner of a file that is
+    there stay. Devices, pipes and open descriptors are written to directly.
 
     Args:
         path: `-` is standard output.
@@ -105,10 +105,21 @@ def _beside(path: Path, before: os.stat_result | None) -> Iterator[IO[bytes]]:
             yield file
             file.flush()
             _give_mode(file.fileno(), before)
+            os.fsync(file.fileno())
         os.replace(name, target)
+        _sync_folder(target.parent)
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
+
+
+def _sync_folder(folder: Path) -> None:
+    with suppress(OSError):  # It may be one that we may write to, and not read.
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def _give_mode(descriptor: int, before: os.stat_result | None) -> None:

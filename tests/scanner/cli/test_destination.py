@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import threading
 from pathlib import Path
 
@@ -26,6 +27,28 @@ def test_file_appears_complete_or_not_at_all(tmp_path: Path) -> None:
         file.write(b"new")
     assert path.read_text() == "new"
     assert [each.name for each in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_file_is_durable_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loss of power leaves the old file or the new one, and the new one once the command has ended."""
+    acts: list[tuple[str, int]] = []
+    replace, fsync = os.replace, os.fsync
+
+    def replacing(source: str, target: Path) -> None:
+        acts.append(("named", os.stat(source).st_ino))
+        replace(source, target)
+
+    def syncing(descriptor: int) -> None:
+        found = os.fstat(descriptor)
+        acts.append((f"synced {0 if stat.S_ISDIR(found.st_mode) else found.st_size} bytes", found.st_ino))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "replace", replacing)
+    monkeypatch.setattr(os, "fsync", syncing)
+    with written(tmp_path / "out") as file:
+        file.write(b"rows")
+    number, folder = (tmp_path / "out").stat().st_ino, tmp_path.stat().st_ino
+    assert acts == [("synced 4 bytes", number), ("named", number), ("synced 0 bytes", folder)]
 
 
 @pytest.mark.parametrize("name", ["x" * 255, "é" * 127, "日" * 85, "😀" * 63])
