@@ -181,7 +181,9 @@ class TlsBytes:
             if self._server_side:
                 self._object.write(_NOT_HTTP_2)
             await self._refuse()
-            raise ConnectionLost(f'the peer does not speak HTTP/2: ALPN "{ALPN}" was not negotiated')
+            # OpenSSL does not tell what our context offers: it may be one that the user has made.
+            hint = "" if self._server_side else f', or ssl_context lacks set_alpn_protocols(["{ALPN}"])'
+            raise ConnectionLost(f'ALPN "{ALPN}" was not negotiated: the peer does not speak HTTP/2{hint}')
         return PeerCertificate.of(fields)
 
     async def receive_into(self, buffers: Sequence[memoryview]) -> int:
