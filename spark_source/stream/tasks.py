@@ -211,12 +211,13 @@ def require_same_table(table: Table, table_id: int) -> None:
     """Check that a table is the one that a stream, or a plan, is of.
 
     Raises:
-        TableNotFound: It is another one of the same name.
+        TableNotFound: It is another one, of the same name or, in a query that is started anew, by its option.
     """
     if table.table_id != table_id:
         raise TableNotFound(
-            f"table {table.name!r} was dropped and created anew since: its changes are others; load the DataFrame"
-            " again, and begin a stream as a new query, with a checkpoint of its own"
+            f"table {table.name!r} has the id {table.table_id}, and what was planned before is of {table_id}: it was"
+            " dropped and created anew since, or option 'table' has changed; load the DataFrame again, and begin a"
+            " stream as a new query, with a checkpoint of its own"
         )
 
 

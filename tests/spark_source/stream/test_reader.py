@@ -51,8 +51,9 @@ class Stream:
         self.offsets: list[Offset] = []
         self.start()
 
-    def start(self) -> None:
-        """Begin a planner process."""
+    def start(self, **changed: str) -> None:
+        """Begin a planner process; of a query whose options have changed, from now on."""
+        self._options |= changed
         source = sent_to_worker(WeirDataSource(dict(self._options)))
         reader = source.streamReader(source.schema())
         assert isinstance(reader, ChangeStreamReader)
@@ -490,6 +491,20 @@ def test_another_table_of_the_name_is_refused(
         stream.next()
 
 
+def test_another_table_by_its_option_is_refused(
+    server: RunningServer, table: Table, streams: list[Stream], client: Client
+) -> None:
+    """A query that is started anew with another table is told so: its own was not dropped."""
+    streams.append(stream := Stream(server, table.name))
+    stream.next()
+    other = client.create_table(f"{table.name}_other", table.schema, primary_key=["k"], buckets=BUCKETS)
+    stream.stop()
+    stream.start(table=other.name)
+    found = f"'{other.name}' has the id {other.table_id}, and what was planned before is of {table.table_id}"
+    with pytest.raises(TableNotFound, match=f"{found}: .* or option 'table' has changed"):
+        stream.next()
+
+
 def test_another_table_of_the_name_between_micro_batches(
     server: RunningServer, table: Table, streams: list[Stream], client: Client
 ) -> None:
@@ -595,7 +610,7 @@ def test_changes_of_a_table_that_was_created_anew_since_they_were_planned(
     partition, *_ = reader.partitions()
     client.drop_table(table.name)
     client.create_table(table.name, table.schema, primary_key=["k"], buckets=BUCKETS).write(_rows(0, 100))
-    with pytest.raises(TableNotFound, match=r"dropped and created anew since: .*; load the DataFrame again"):
+    with pytest.raises(TableNotFound, match=r"dropped and created anew since, .*; load the DataFrame again"):
         list(reader.read(partition))
 
 
