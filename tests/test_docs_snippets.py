@@ -23,7 +23,7 @@ from tests.support.snippets import PAGES, REPOSITORY, Snippet, session, snippets
 TYPED: Final = {"console", "python"}
 ELSEWHERE: Final = {
     "docs/clients.md": "tests/scanner/test_client_docs.py",
-    "docs/quickstart.md": "tests/test_clean_install.py, with every Python there is",
+    "docs/quickstart.md": "tests/test_clean_install.py, with every other Python there is",
     "docs/spark.md": "tests/spark_source/test_docs.py",
     "docs/tail.md": "tests/scanner/test_tail_docs.py",
     "docs/reference/weir-spark.md": "tests/spark_source/test_docs.py",

@@ -76,7 +76,6 @@ def test_values_and_names_that_are_hostile(server: RunningServer) -> None:
         ["scan", "hostile", "-c", ESCAPE + "x"],
         ["scan", ESCAPE],
         ["describe", "hostile"],
-        ["describe", ESCAPE],
         ["tables"],
         ["leases", "release", ESCAPE, "hostile"],
         ["load", ESCAPE],

@@ -37,7 +37,7 @@ isolated_models = pytest.mark.parametrize("model", [TOKEN, ASOF], ids=str)
 @pytest.mark.parametrize("page_bytes", [1, 100, 777, 20_000])
 async def test_every_page_size_delivers_the_same(model: Model, page_bytes: int) -> None:
     """However the rows are cut, they and the digest are those of a push scan."""
-    async with serving(filled_store(60 if page_bytes <= 100 else ROWS), CONFIG) as (_, client):
+    async with serving(filled_store(60 if page_bytes <= 100 else 600), CONFIG) as (_, client):
         scan = pull_wire(model, client, page_bytes=page_bytes)
         await scan.read_all()
         async with open_scan(client, window_only=True) as push:
