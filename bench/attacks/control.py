@@ -96,7 +96,7 @@ ATTACKS = (
     Attack(
         name="PRIORITY flood",
         run=_flood(wire.frame(wire.PRIORITY, 9, bytes(5))),
-        bound="1 000 at once, 100 a second, 1 for each frame sent; then ENHANCE_YOUR_CALM",
+        bound="1 000 at once, 100 a second, 1 for each frame and each KiB sent; then ENHANCE_YOUR_CALM",
     ),
     Attack(name="unknown frames", run=_flood(wire.frame(0x42, 0, b"x")), bound="the same budget as PRIORITY"),
     Attack(
