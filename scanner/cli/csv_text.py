@@ -265,6 +265,8 @@ class CsvText:
                 except UnicodeDecodeError as error:
                     line = 1 + breaks + _line_breaks(error.object[: error.start])
                     self._refuse_text(line, error.object[error.start])
+                except UnicodeError as error:  # Without a place: as a rule there is no byte order mark.
+                    fail(f"{self.path} cannot be read as {name}: {error}; say another, such as utf-16-le")
                 if piece:
                     yield piece
                     breaks += _line_breaks(piece)

@@ -138,7 +138,7 @@ def _require_encoding(name: str) -> None:
     try:
         codecs.getincrementaldecoder(name)
         "".encode(name)  # Of text: base64 and its like are codecs, too.
-    except LookupError as error:
+    except (LookupError, UnicodeError) as error:  # UnicodeError: of the codec that is called `undefined`.
         raise CommandUnreadable(
             f"there is no encoding {name!r}; utf-8, utf-16, latin-1 and cp1252 are some; see weir load --help"
         ) from error

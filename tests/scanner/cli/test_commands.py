@@ -429,6 +429,7 @@ def test_load_as_it_is_told(command: Weir, tmp_path: Path) -> None:
         (["--delimiter", "'", "--quote", "'"], "are both"),
         (["--encoding", "klingon"], "no encoding 'klingon'"),
         (["--encoding", "base64"], "no encoding 'base64'"),
+        (["--encoding", "undefined"], "no encoding 'undefined'"),
     ]:
         assert message in one_line(command("load", path, "-k", "id", *words), code=2)
 

@@ -394,6 +394,16 @@ def test_a_byte_order_mark_is_no_part_of_a_name(tmp_path: Path, encoding: str, t
     assert read(opened(path, options=options)).to_pylist() == [{"id": 1, "name": "\ufeffann"}]
 
 
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-32"])
+def test_a_missing_byte_order_mark_is_told(tmp_path: Path, encoding: str) -> None:
+    """Python says of no octet that it is at fault: without a mark none is."""
+    path = tmp_path / "data.csv"
+    path.write_bytes("id,name\n1,ann\n".encode(f"{encoding}-le"))
+    options = CsvOptions(dialect=CsvDialect(encoding=encoding))
+    with pytest.raises(click.ClickException, match=f"data.csv cannot be read as {encoding}: .* BOM; .*-le"):
+        opened(path, options=options)
+
+
 @pytest.mark.parametrize("end", ["", "\n", "\r\n"])
 def test_the_last_cell_is_null_without_a_line_break_behind_it(tmp_path: Path, end: str) -> None:
     """An empty cell at the very end is null, though the value in front of it is in quotes; and "" is not."""
