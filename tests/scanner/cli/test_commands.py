@@ -468,6 +468,24 @@ def test_keys_that_a_file_repeats_are_told(command: Weir, tmp_path: Path) -> Non
     assert command("drop", "twice", "--yes")[0] == 0
 
 
+def test_a_load_that_does_not_add_up_fails(
+    command: Weir, server: RunningServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new table has as many new rows as its file has keys; where somebody else wrote one of them, both is said."""
+    path = tmp_path / "counted.csv"
+    path.write_text("id,n\n1,1\n2,2\n2,3\n")
+    with scanner.sync.connect(server.endpoint) as client:
+
+        def check(*_: object) -> None:
+            client.table("counted").write(pa.table({"id": [1], "n": [0]}))
+
+        monkeypatch.setattr("scanner.cli.data._require_keys", check)
+        told = one_line(command("load", path, "-k", "id", "--types", "id=int64,n=int64"))
+    assert "of 3 rows, 1 of them with the key of an earlier one, 3 were acknowledged and 1 were new" in told
+    assert "somebody else writes to it, or rows are missing" in told
+    assert command("drop", "counted", "--yes")[0] == 0
+
+
 def test_file_that_does_not_fit_the_table(command: Weir, items: str, tmp_path: Path) -> None:
     """Missing and unknown columns, and values of another type, are told by name."""
     path = tmp_path / "items.csv"
