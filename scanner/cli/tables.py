@@ -102,6 +102,7 @@ def drop(table: str, yes: bool, endpoint: str) -> None:
         if not yes:
             if not sys.stdin.isatty():
                 fail(f"dropping {table} cannot be undone; say --yes")
-            click.confirm(f"Drop table {table} and everything in it?", abort=True, err=True)
+            if not click.confirm(f"Drop table {table} and everything in it?", err=True):
+                fail(f"table {table} was not dropped")
         client.drop_table(table, table_id=meant.table_id)
     note(f"dropped {table}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import socket
@@ -484,6 +485,32 @@ def test_a_load_that_does_not_add_up_fails(
     assert "of 3 rows, 1 of them with the key of an earlier one, 3 were acknowledged and 1 were new" in told
     assert "somebody else writes to it, or rows are missing" in told
     assert command("drop", "counted", "--yes")[0] == 0
+
+
+def test_a_table_is_dropped_where_the_answer_is_yes(
+    command: Weir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Any other one leaves it, and says so; it is no interrupt."""
+    path = tmp_path / "asked.csv"
+    path.write_text("id\n1\n")
+    assert command("load", path, "-k", "id")[0] == 0
+    for answer, code, told in [
+        ("n\n", 1, "weir: table asked was not dropped"),
+        ("\n", 1, "weir: table asked was not dropped"),
+        ("y\n", 0, "dropped asked"),
+    ]:
+        terminal = io.StringIO(answer)
+        monkeypatch.setattr(terminal, "isatty", lambda: True)
+        monkeypatch.setattr("sys.stdin", terminal)
+        ended, _, err = command("drop", "asked")
+        assert (
+            ended,
+            err.splitlines()[-1].removeprefix("Drop table asked and everything in it? [y/N]: "),
+        ) == (
+            code,
+            told,
+        )
+    assert "no table 'asked'" in one_line(command("drop", "asked"))
 
 
 def test_file_that_does_not_fit_the_table(command: Weir, items: str, tmp_path: Path) -> None:
