@@ -258,18 +258,14 @@ def certificate_expired(fields: Mapping[str, Any] | None) -> bool:
     return False if not fields else ssl.cert_time_to_seconds(fields["notAfter"]) <= time.time()
 
 
-def tls_failure(error: BaseException) -> str:
-    """Why TLS failed, in one line, from an exception and its causes."""
-    found = next((each for each in causes(error) if isinstance(each, ssl.SSLError)), None)
-    if found is None:
-        last = causes(error)[-1]
-        return str(last) or "the peer closed the connection"
-    if isinstance(found, ssl.SSLCertVerificationError):
-        return f"the certificate cannot be trusted: {found.verify_message}"
-    reason = found.reason or ""
+def tls_failure(error: ssl.SSLError) -> str:
+    """Why TLS failed, in one line."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"the certificate cannot be trusted: {error.verify_message}"
+    reason = error.reason or ""
     if reason in {"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNKNOWN_PROTOCOL"}:
         return "the peer does not speak TLS"
-    return _words(reason) or str(found)
+    return _words(reason) or str(error)
 
 
 def certificate_refused(error: BaseException) -> bool:

@@ -285,8 +285,7 @@ class KvSource:
             block.taken += taken
             block.passing = block.passing.slice(taken)
             count -= taken
-            if taken:
-                self._digest_up_to(block, block.stored_up_to(block.taken))
+            self._digest_up_to(block, block.stored_up_to(block.taken))
             self._settle()
 
     def _settle(self) -> None:

@@ -225,8 +225,7 @@ class PeerEvents:
             message = f"content-length is {announced}, and {stream.body_bytes} octets came"
             self._outbound.fail_stream_untrusted(stream, ErrorCode.PROTOCOL_ERROR, message)
             return
-        if not stream.advance(StreamInput.RECEIVE_END):
-            return
+        stream.advance(StreamInput.RECEIVE_END)
         stream.remote_ended = True
         if self._client and not stream.status_received:
             stream.status = AnswerCut(StatusCode.INTERNAL, "the answer ended without trailers")

@@ -2,7 +2,7 @@
 
 What affects the transitions of a stream is here; the table knows no role and no frames. Streams are born open: the
 idle state is the absence of a stream, and reserved states do not occur because push is disabled. An input that the
-table lacks is illegal in that state; the caller reports it, and the state stays.
+table lacks is illegal in that state; callers look whether it may come, and report it.
 
                  SEND_END                    RECEIVE_END
       OPEN ─────────────────► HALF_CLOSED_LOCAL ─────────► CLOSED

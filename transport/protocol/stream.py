@@ -278,10 +278,6 @@ class StreamCore:
 
     # ------------------------------------------------------------------ life
 
-    def advance(self, what: StreamInput) -> bool:
-        """Move to the next state; False, and no change, if the table has none."""
-        following = TRANSITIONS[self.state].get(what)
-        if following is None:
-            return False
-        self.state = following
-        return True
+    def advance(self, what: StreamInput) -> None:
+        """Move to the next state, if the table has one."""
+        self.state = TRANSITIONS[self.state].get(what, self.state)

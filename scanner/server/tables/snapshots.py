@@ -133,11 +133,6 @@ class SnapshotHold:
         """What it is as of."""
         return self._shared.snapshot.log_offset
 
-    @property
-    def opened_at(self) -> float:
-        """When the snapshot was opened, in seconds of trio's clock."""
-        return self._shared.opened_at
-
     def release(self, *, linger: bool = True) -> None:
         """Release it. Idempotent.
 
