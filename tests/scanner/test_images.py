@@ -328,6 +328,23 @@ async def test_an_image_of_another_history_is_removed(
     assert sum("another history" in line.getMessage() for line in caplog.records) == 1
 
 
+async def test_an_image_of_another_bucket_is_removed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As where files were brought back under each other's names: its rows are not shown."""
+    async with serving(tmp_path / "data") as (_, client):
+        expected = await scanned((await orders(client, buckets=2)).new_scan())
+        await client.make_images("orders")
+    first, second = sorted((tmp_path / "data" / "images").rglob("*.image"))
+    first.replace(second)
+    async with serving(tmp_path / "data") as (_, client):
+        table = await client.table("orders")
+        assert (await scanned(table.new_scan())).table.sort_by("id") == expected.table.sort_by("id")
+        assert await client.list_images("orders") == []
+    assert not second.exists()
+    assert sum("of another table or bucket" in line.getMessage() for line in caplog.records) == 1
+
+
 @pytest.mark.parametrize("at", [20, -20, None])
 async def test_a_damaged_image_is_removed(
     tmp_path: Path, at: int | None, caplog: pytest.LogCaptureFixture

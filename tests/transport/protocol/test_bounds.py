@@ -142,6 +142,19 @@ def test_message_without_room_ends_its_call() -> None:
     assert not peer.failed
 
 
+def test_long_message_without_room_ends_its_call() -> None:
+    """Also where the socket writes into the message itself, and it is to get the rest of its memory."""
+    peer = Peer(config=TransportConfig(message_bytes_max=1 << 20, receive_memory_bytes_max=1 << 20))
+    first = peer.request(1)
+    peer.request(3)
+    peer.send(wire.data(1, wire.message(bytes(500_000))))
+    answered = peer.send(wire.data(3, wire.message(bytes(1_000_000))[:150_000]))
+    trailers = wire.fields(wire.only(answered, wire.HEADERS, 3)[-1].payload)
+    assert ("grpc-status", str(int(StatusCode.UNAVAILABLE))) in trailers
+    assert [len(message) for message in drain_messages(peer.core, first)] == [500_000]
+    assert not peer.failed
+
+
 def test_refused_memory_is_not_counted() -> None:
     """What did not fit leaves the count as it was; what fits exactly is taken."""
     memory = ReceiveMemory(100)

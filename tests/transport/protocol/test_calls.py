@@ -5,7 +5,7 @@ from __future__ import annotations
 import string
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from transport.errors import AnswerCut, CallFailed, StatusCode
@@ -90,6 +90,7 @@ def test_statuses_that_contradict_each_other_are_none(first: bytes, second: byte
 
 
 @given(st.binary(max_size=30), st.binary(max_size=30), st.binary(max_size=30))
+@example(b"14", b"", b"not base64")
 def test_any_trailers_are_read(status: bytes, message: bytes, details: bytes) -> None:
     """Trailers of any octets give a status."""
     fields = [(b"grpc-status", status), (b"grpc-message", message), (b"grpc-status-details-bin", details)]

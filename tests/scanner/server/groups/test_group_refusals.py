@@ -225,6 +225,31 @@ async def test_scans_that_are_not_admitted(autojump_clock: trio.testing.MockCloc
             await client.drop_table("other")
 
 
+async def test_a_newer_scan_of_a_bucket_takes_the_place_of_the_one_before(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Whoever has lost a connection goes on over another one, and does not wait until the server has missed it."""
+    async with group_world(1) as world, world.client() as client, world.raw() as raw:
+        await world.write(await client.table("items"), 10)
+        async with raw.open_stream(methods.JOIN) as membership:
+            await membership.send(join_request("a"))
+            assigned: list[pb.AssignedBucket] = []
+            while not assigned:
+                answer = pb.JoinResponse.FromString(bytes(await membership.receive()))
+                assigned = list(answer.assignment.buckets)
+            words: Any = {"group": GROUP, "group_epoch": assigned[0].epoch, "credit": 1 << 20}
+            start = scanner_pb2.LogStart(offset=0)
+            async with open_scan(raw, source=LOG, log_start=start, **words) as before:
+                while not before.batches:
+                    await before.receive()
+                async with open_scan(raw, source=LOG, log_start=start, stop_at_end=True, **words) as after:
+                    ended = await failure(before.receive_all)
+                    assert ended.reason == "SCAN_INCOMPLETE"
+                    one_line(ended, "replaced by a newer one of the same member")
+                    await after.receive_all()
+                    assert after.rows == 10
+
+
 async def test_memberships_that_are_none(autojump_clock: trio.testing.MockClock) -> None:
     """Without a join, with a bad name or instance, a second join, of no table; one too many; one that says nothing."""
     async with reading(group_members_max=1) as at:

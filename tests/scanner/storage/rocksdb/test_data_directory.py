@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
@@ -11,6 +12,8 @@ import pyarrow as pa
 import pytest
 
 from scanner.errors import DataCorrupted, StoreFailed
+from scanner.storage.rocksdb.adopt import rebuild_catalog
+from scanner.storage.rocksdb.catalog import load_catalog, load_table_entry, save_table_entry
 from scanner.storage.rocksdb.envelope import seal
 from scanner.storage.rocksdb.store import RocksStore
 from tests.support.faulty_disk import faulty_disk
@@ -249,3 +252,26 @@ def test_a_first_start_that_was_interrupted_is_begun_again(tmp_path: Path) -> No
         if not faults.hit:
             break
     assert at > 8
+
+
+def test_a_rebuilt_catalog_names_what_is_whole_and_of_two_of_one_name_the_newer(tmp_path: Path) -> None:
+    """The others are left, each with the reason; the catalog from before is kept."""
+    make_tables(tmp_path, "one", "two", "three", "four")
+    tables = tmp_path / "tables"
+    entry = load_table_entry(tables / "000001")
+    assert entry is not None
+    save_table_entry(tables / "000001", replace(entry, description=replace(entry.description, name="one")))
+    shutil.rmtree(tables / "000002" / "0000")
+    (tables / "000003" / "table.json").unlink()
+    before = (tmp_path / "catalog.json").read_bytes()
+    named, left = rebuild_catalog(tmp_path)
+    assert [each.name for each in named] == ["one"]
+    assert [each.directory for each in left] == ["000003", "000002", "000000"]
+    for each, problem in zip(
+        left, ("has no table.json", "lacks bucket 0", "a newer table has the name"), strict=True
+    ):
+        assert problem in each.problem
+    catalog = load_catalog(tmp_path)
+    assert catalog is not None
+    assert catalog.tables["one"].table_id == 1
+    assert (tmp_path / "catalog.json.before-0").read_bytes() == before
