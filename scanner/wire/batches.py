@@ -236,17 +236,8 @@ def decode_scan_response(message: Buffer) -> RowBatch | pb.ScanResponse:
         raise DataCorrupted(f"a response of the scan cannot be read: {error}") from error
     if response.WhichOneof("response") != "batch":
         return response
-    batch = response.batch
-    return RowBatch(
-        row_ordinal=batch.row_ordinal,
-        row_count=batch.row_count,
-        crc32c=batch.crc32c,
-        resume_token=batch.resume_token,
-        payload=memoryview(batch.arrow_batch),
-        message_bytes=len(view),
-        changes=_changes_of(batch),
-        group_epoch=batch.group_epoch,
-    )
+    # With fields beside it that this version does not know.
+    return _received(response.batch, memoryview(response.batch.arrow_batch), len(view))
 
 
 def decode_session_page(message: Buffer) -> SessionPage:
@@ -500,21 +491,20 @@ def _joined(pieces: Sequence[bytes | memoryview]) -> Iterator[bytes | memoryview
 
 def _row_batch(view: memoryview, start: int) -> RowBatch:
     small, payload = _cut_payload(view, start)
-    fields = pb.RowBatch.FromString(small)
+    return _received(pb.RowBatch.FromString(small), payload, len(view))
+
+
+def _received(fields: pb.RowBatch, payload: memoryview, message_bytes: int) -> RowBatch:
     return RowBatch(
         row_ordinal=fields.row_ordinal,
         row_count=fields.row_count,
         crc32c=fields.crc32c,
         resume_token=fields.resume_token,
         payload=payload,
-        message_bytes=len(view),
-        changes=_changes_of(fields),
+        message_bytes=message_bytes,
+        changes=ChangeRange(fields.start_offset, fields.end_offset, fields.commit_end),
         group_epoch=fields.group_epoch,
     )
-
-
-def _changes_of(fields: pb.RowBatch) -> ChangeRange:
-    return ChangeRange(fields.start_offset, fields.end_offset, fields.commit_end)
 
 
 def _fetched_bucket(view: memoryview) -> ReceivedBucket:
