@@ -157,18 +157,13 @@ async def connect(
         )
     host, port = parse_endpoint(endpoint)
     policy = RetryPolicy(retries=whole(retries, "retries", 0, RETRIES_MAX))
-    connect_once = connect_by_tcp(
-        host,
-        port,
-        config=config,
-        ssl_context=ssl_context,
-        dial=dial,
-    )
+    connect_once = connect_by_tcp(host, port, config=config, ssl_context=ssl_context, dial=dial)
     credentials = CallCredentials(
         token, host, ssl_context, insecure_token=flag("insecure_token", insecure_token)
     )
+    where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     async with open_connection(
-        connect_once, f"{host}:{port}", credentials=credentials, policy=policy, rng=rng
+        connect_once, where, credentials=credentials, policy=policy, rng=rng
     ) as connection:
         yield Client(connection, endpoint)
 

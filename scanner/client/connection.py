@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import ipaddress
 import math
 import re
 import ssl
@@ -494,14 +493,6 @@ async def _connect_dialled(
         yield client
 
 
-def _is_ipv6(text: str) -> bool:
-    try:
-        ipaddress.IPv6Address(text)
-    except ValueError:
-        return False
-    return True
-
-
 def parse_endpoint(endpoint: str) -> tuple[str, int]:
     """Split `HOST:PORT`; a name in other letters than ASCII's is as DNS has it (`xn--...`).
 
@@ -517,7 +508,8 @@ def parse_endpoint(endpoint: str) -> tuple[str, int]:
     host, colon, port = endpoint.rpartition(":")
     if not colon or endpoint.endswith("]"):
         host, port = endpoint, str(PORT_DEFAULT)
-    if ":" in host and not host.startswith("[") and not _is_ipv6(host):
+    # Not by whether it is an address: 2001:db8::1:23 is one as well, and another machine's than 2001:db8::1.
+    if ":" in host and not (host.startswith("[") and host.endswith("]")):
         raise ArgumentInvalid(
             f"endpoint {endpoint!r} is not HOST:PORT; an IPv6 address stands in brackets, e.g. [::1]:{PORT_DEFAULT}"
         )

@@ -133,6 +133,8 @@ async def test_a_table_that_was_made_anew_is_another_one(tmp_path: Path) -> None
         ("127.0.0.1/x", "is not HOST:PORT"),
         ("::1", "stands in brackets"),
         ("fe80::1", "stands in brackets"),
+        ("2001:db8::1:23", "stands in brackets"),
+        ("[::1:9123", "stands in brackets"),
         ("user@host:1", "is not HOST:PORT"),
     ],
 )
@@ -140,6 +142,13 @@ async def test_endpoints_that_are_none(endpoint: str, message: str) -> None:
     """A URL is refused before anybody is asked, with what to write instead."""
     with pytest.raises(scanner.ArgumentInvalid, match=message):
         async with scanner.connect(endpoint):
+            pass
+
+
+async def test_an_address_is_named_as_it_is_written() -> None:
+    """An IPv6 address stands in brackets, in an error as well."""
+    with pytest.raises(scanner.ServerUnavailable, match=r"no weir server answers at \[::1\]:1:"):
+        async with scanner.connect("[::1]:1"):
             pass
 
 
