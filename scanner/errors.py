@@ -223,7 +223,7 @@ class TransactionDecided(ScannerError):
 
 
 class StageNotFound(ScannerError):
-    """An attempt was named that has staged nothing, or of whose rows some are gone; nothing was decided."""
+    """An attempt has staged nothing, or lost rows, or its version was aborted meanwhile; nothing was decided."""
 
     reason = "STAGE_NOT_FOUND"
 

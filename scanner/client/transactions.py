@@ -130,6 +130,7 @@ class Transaction:
             SchemaMismatch, KeyInvalid: The rows do not fit the table; nothing was staged.
             TypeError: They are no rows; nothing was staged.
             VersionSuperseded: A newer version is decided.
+            StageNotFound: The version was aborted meanwhile.
             StagesFull, DiskFull: The server has no room.
             TableNotFound: The table was dropped.
             ScannerError: Nothing was staged.
@@ -261,6 +262,8 @@ class Transaction:
 
     async def abort(self) -> int:
         """Free what is staged of the version. Idempotent. If it raises, call it again, or stage in new attempts.
+
+        What is being staged, by whoever, is not kept: those calls raise StageNotFound.
 
         Returns:
             Octets that were freed on the server's disk.

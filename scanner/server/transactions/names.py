@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import trio
 
-from scanner.errors import VersionSuperseded
+from scanner.errors import StageNotFound, VersionSuperseded
 from scanner.server.transactions.stages import Attempt, Stages
 
 if TYPE_CHECKING:
@@ -55,6 +55,8 @@ class TransactionName:
         """Stages that are being written."""
         self.sequence = 0
         """Of the stage that was opened last."""
+        self._aborted: dict[int, int] = {}
+        """By version that was aborted while stages were written, the `sequence` of the last one that it ends."""
         self.used_ms = used_ms
 
     def require_newest(self, key: VersionKey) -> None:
@@ -68,6 +70,29 @@ class TransactionName:
             raise VersionSuperseded(
                 f"{key} is superseded: version {decided.version} is decided; nothing was staged or published",
                 metadata={"decided_version": str(decided.version)},
+            )
+
+    def end_stages(self, version: int) -> None:
+        """Those of a version that are being written are not kept."""
+        if self.sessions:
+            self._aborted[version] = self.sequence
+
+    def stage_ended(self) -> None:
+        """A stage is not being written any more."""
+        self.sessions -= 1
+        if not self.sessions:
+            self._aborted.clear()
+
+    def require_kept(self, key: VersionKey, sequence: int) -> None:
+        """Refuse a stage that was begun before its version was aborted.
+
+        Raises:
+            StageNotFound: It was.
+        """
+        if sequence <= self._aborted.get(key.version, 0):
+            raise StageNotFound(
+                f"{key} was aborted while this stage of it was written, and nothing of it was kept; stage it again if it"
+                " is to count"
             )
 
     @property

@@ -189,7 +189,7 @@ class Transactions:
         try:
             sink = await table.run(table.files.open_sink, stage)
         except BaseException:
-            name.sessions -= 1
+            name.stage_ended()
             raise
         return StageWriter(self._room, name, key, stage, sink)
 
@@ -249,7 +249,9 @@ class Transactions:
         return Published(decided, decision.attempts, decision.shares or {}, decision.overwrite)
 
     async def abort(self, key: VersionKey) -> int:
-        """Free the stages of a version. Idempotent.
+        """Free the stages of a version; those that are being written end with StageNotFound. Idempotent.
+
+        Whoever aborts may be quicker than those that stage: Spark kills tasks, which finish what they have begun.
 
         Returns:
             Octets that were freed.
@@ -274,6 +276,7 @@ class Transactions:
             name.require_newest(key)
             if name.is_decided(key):
                 raise TransactionDecided(f"{key} is decided, and cannot be aborted any more")
+            name.end_stages(key.version)
             return await self._drop(name, name.stages.of_version(key.version))
 
     async def names(self, table: str, table_id: int | None = None) -> list[TransactionName]:

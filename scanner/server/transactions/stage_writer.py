@@ -82,6 +82,7 @@ class StageWriter:
         """Write frames of mutations; see `scanner.storage.transactions.mutation_frames`.
 
         Raises:
+            StageNotFound: The version was aborted.
             StagesFull, DiskFull: There is no room.
             ScannerError: Storage failed.
 
@@ -93,6 +94,7 @@ class StageWriter:
         """
         if self._name.is_decided(self._key):
             return  # It would not be kept.
+        self._name.require_kept(self._key, self._stage.sequence)
         encoded = [frame for frame, _ in frames]
         if not self._bytes:
             encoded.insert(0, head_frame(self._name.table.files.table_id, self._stage))
@@ -113,6 +115,7 @@ class StageWriter:
         Raises:
             ArgumentInvalid: Its session is that of a stage with other rows; nothing of this one was kept.
             TableNotFound: The table was dropped, or is being dropped.
+            StageNotFound: The version was aborted.
             VersionSuperseded: A newer version was decided.
             ScannerError: Storage failed; nothing was kept.
 
@@ -132,6 +135,7 @@ class StageWriter:
                 name.require_newest(key)
                 if name.is_decided(key):
                     return 0, True
+                name.require_kept(key, stage.sequence)
                 await name.table.served()
                 found = name.stages.find(key.version, Attempt(stage.part, stage.attempt), stage.session)
                 if found is None:
@@ -153,7 +157,7 @@ class StageWriter:
         """
         if self._open:
             self._open = False
-            self._name.sessions -= 1
+            self._name.stage_ended()
             self._room.writing_bytes -= self._bytes
             await self._name.table.run(self._sink.discard)
 

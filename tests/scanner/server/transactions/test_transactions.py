@@ -257,6 +257,28 @@ async def test_an_attempt_that_staged_nothing_is_refused() -> None:
             await version.abort()
 
 
+@pytest.mark.parametrize("more", [False, True])
+async def test_an_abort_ends_the_stages_that_are_being_written(more: bool) -> None:
+    """Whoever stages is told, at its next rows or at its end; what it begins later counts, as do other versions."""
+    async with serving(MemoryStore()) as (server, client):
+        table = await make_table(client)
+        version, other = table.transaction("load", 1), table.transaction("load", 2)
+        async with other.part(0, 0) as of_another:
+            await of_another.upsert(rows({51: "b"}))
+            of_another_bytes = await _staged_bytes_past(server, 0)
+            with pytest.raises(StageNotFound, match="aborted while this stage of it was written"):
+                async with version.part(0, 0) as writer:
+                    await writer.upsert(rows({50: "a"}))
+                    await _staged_bytes_past(server, of_another_bytes)
+                    assert await version.abort() == 0
+                    if more:
+                        await writer.upsert(rows({52: "c"}))
+        await version.stage(rows({53: "d"}), part=0, attempt=0)
+        await version.publish({0: 0})
+        await other.publish({0: 0})
+        assert await contents(table) == {**BEFORE, 51: "b", 53: "d"}
+
+
 async def test_what_is_not_finished_is_not_staged() -> None:
     """A block that raises, rows that do not fit, a part that is closed: nothing of it counts."""
     async with serving(MemoryStore()) as (server, client):
@@ -281,6 +303,13 @@ async def test_what_is_not_finished_is_not_staged() -> None:
         await _wait_settled(server)
         await version.publish({1: 0})
         assert await contents(table) == BEFORE
+
+
+async def _staged_bytes_past(server: Server, before: int) -> int:
+    """What stages take, those that are being written included, once it is more than before."""
+    while (taken := server.statistics().transaction_stage_bytes) <= before:
+        await trio.lowlevel.checkpoint()
+    return taken
 
 
 async def _wait_settled(server: Server) -> None:
