@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 import trio
 
 from transport.errors import ConnectionLost
+from transport.protocol.liveness import Acknowledged
 
 if TYPE_CHECKING:
     from transport.protocol.stream import Buffer
@@ -32,9 +33,9 @@ of it makes many small reads of few large ones."""
 _STREAM_READ_BYTES_MAX: Final = 64 * 1024
 """Of one read from a trio stream."""
 _NEAR_MICROSECONDS: Final = 500
-_TCP_INFO_BYTES: Final = 72
-_TCP_INFO_RTT: Final = struct.Struct("=68xI")
-"""Linux's `struct tcp_info` up to `tcpi_rtt`, the smoothed round trip in microseconds."""
+_TCP_INFO: Final = struct.Struct("=24xI40xI68xII")
+"""Of Linux's `struct tcp_info`: `tcpi_unacked`, segments; `tcpi_rtt`, the smoothed round trip in microseconds;
+`tcpi_segs_in`, the segments that have come, with data or without; and `tcpi_notsent_bytes`."""
 
 
 class ByteStream(Protocol):
@@ -63,6 +64,9 @@ class ByteStream(Protocol):
             Whether that was all. If not, the rest is kept and goes out with the next `send`, which is to come before
             this is called again, and which raises if the socket has failed.
         """
+
+    def acknowledged(self) -> Acknowledged:
+        """What the peer's system says of what was written, as far as that is known."""
 
     async def send_end(self) -> None:
         """Half-close: the peer reads an end."""
@@ -100,12 +104,21 @@ def keep_short(connection: trio.socket.SocketType, send_buffer_bytes: int) -> No
         connection: Connected.
         send_buffer_bytes: For SO_SNDBUF, of which Linux makes twice as much; 0: do not change it.
     """
-    if not send_buffer_bytes or sys.platform != "linux":
-        return
-    with contextlib.suppress(OSError, struct.error):  # not TCP
-        info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
-        if _TCP_INFO_RTT.unpack(info)[0] < _NEAR_MICROSECONDS:
+    if send_buffer_bytes and (info := _tcp_info(connection)) is not None and info[1] < _NEAR_MICROSECONDS:
+        with contextlib.suppress(OSError):
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer_bytes)
+
+
+def _tcp_info(connection: trio.socket.SocketType) -> tuple[int, int, int, int] | None:
+    """The fields of `_TCP_INFO`; None: it is not TCP, or not Linux's."""
+    if sys.platform != "linux":
+        return None
+    try:
+        info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
+        unacked, rtt, segments, unsent_bytes = _TCP_INFO.unpack(info)
+    except (OSError, struct.error):
+        return None
+    return unacked, rtt, segments, unsent_bytes
 
 
 class SocketBytes:
@@ -201,6 +214,14 @@ class SocketBytes:
             buffers = buffers[_BUFFERS_MAX:]
         return buffers
 
+    def acknowledged(self) -> Acknowledged:
+        """See `ByteStream`."""
+        info = _tcp_info(self._socket)
+        if info is None:
+            return Acknowledged()
+        unacked, _, segments, unsent_bytes = info
+        return Acknowledged(segments, bool(unacked or unsent_bytes))
+
     async def send_end(self) -> None:
         """See `ByteStream`."""
         with _lost_translated():
@@ -255,6 +276,10 @@ class StreamBytes:
         """See `ByteStream`; a stream of trio takes nothing without waiting."""
         self._unsent = buffers
         return not buffers
+
+    def acknowledged(self) -> Acknowledged:
+        """See `ByteStream`; a stream of trio does not tell."""
+        return Acknowledged()
 
     async def send_end(self) -> None:
         """See `ByteStream`; a stream that cannot be half closed is left open."""

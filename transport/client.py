@@ -25,6 +25,7 @@ from transport.tls_bytes import TlsBytes
 if TYPE_CHECKING:
     from transport.byte_streams import ByteStream
     from transport.presence import Movements
+    from transport.protocol.liveness import Acknowledged
     from transport.protocol.stalls import StallTimes
     from transport.protocol.stream import Buffer
     from transport.tls import PeerCertificate
@@ -111,6 +112,10 @@ class Client:
         """How far the calls that run have come: where it stays the same, nothing of a call moves."""
         streams = self._driver.core.streams.values()
         return {each.stream_id: (each.body_bytes, each.outgoing_bytes) for each in streams}
+
+    def acknowledged(self) -> Acknowledged:
+        """What the server's system, or that of a proxy before it, says of what was written."""
+        return self._driver.acknowledged()
 
     def give_up(self, why: str) -> None:
         """End the connection at once; its calls fail with ConnectionLost, which says why."""

@@ -62,7 +62,8 @@ class TransportConfig:
     ping_interval_s: float = 20.0
     """Silence of the peer after which a PING asks whether it is alive. 0: never."""
     ping_timeout_s: float = 10.0
-    """Silence after that PING until the peer is given up as dead."""
+    """Silence after that PING until the peer is given up as dead; once more from then on, as long as what was written
+    before the PING is on its way and the peer's system acknowledges it (Linux)."""
     answer_timeout_s: float = 60.0
     """At a client of `scanner`: from the last octet of a call until its server counts as gone, and its connection with
     it, though a proxy answers PINGs. A call may last longer: after half of that time the server is asked whether it is

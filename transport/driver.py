@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from transport.byte_streams import ByteStream
     from transport.protocol.calls import RequestHead
     from transport.protocol.connection import ConnectionCore
+    from transport.protocol.liveness import Acknowledged
     from transport.protocol.stream import Buffer, StreamCore
     from transport.tls import PeerCertificate
 
@@ -180,6 +181,10 @@ class Driver:
             self.bytes_sent += sum(map(len, buffers))
             self._check_deadline()
         self.pump()
+
+    def acknowledged(self) -> Acknowledged:
+        """What the peer's system says of what was written."""
+        return self._bytes.acknowledged()
 
     def tell_time(self) -> None:
         """Tell the core the time, before a call that its time accounts depend on."""
@@ -357,7 +362,7 @@ class Driver:
                 if self._send_deadline(now) <= now:
                     self._end_writing(now)
                 else:
-                    core.handle_deadline(now)
+                    core.handle_deadline(now, self.acknowledged())
                 self.pump()
 
     def _send_deadline(self, now: float) -> float:

@@ -90,10 +90,12 @@ async def server_answers(client: Client, patience_s: float, *, beside: Client | 
         nursery.start_soon(ask)
         moves = True
         while moves:
-            before = watched.movements()
+            before, acknowledged = watched.movements(), watched.acknowledged()
             await trio.sleep(patience_s)
             await give_rounds(ROUNDS_TO_READ)
             now = watched.movements()
             moves = any(now.get(call, moved) != moved for call, moved in before.items())
+            # The question may stand behind much that was written before it.
+            moves |= watched.acknowledged().goes_on(acknowledged)
         nursery.cancel_scope.cancel()
     return answered

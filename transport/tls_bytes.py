@@ -24,6 +24,7 @@ from transport.errors import ConnectionLost, NoCommonTls
 from transport.tls import ALPN, HANDSHAKE_FAILURE, PeerCertificate, certificate_expired, tls_failure
 
 if TYPE_CHECKING:
+    from transport.protocol.liveness import Acknowledged
     from transport.protocol.stream import Buffer
 
 _RECORD_BYTES: Final = 16 * 1024
@@ -227,6 +228,10 @@ class TlsBytes:
                 return self._bytes.send_nowait([self._outgoing.read()])
         self._unsent = buffers
         return False
+
+    def acknowledged(self) -> Acknowledged:
+        """See `ByteStream`."""
+        return self._bytes.acknowledged()
 
     async def send_end(self) -> None:
         """See `ByteStream`."""

@@ -11,7 +11,9 @@ from tests.support import wire
 from tests.support.faults import memory_pair, memory_server
 from tests.transport.test_shell import check_echo, echo
 from transport import ConnectionLost, ServerStream, TransportConfig
+from transport.byte_streams import StreamBytes
 from transport.errors import ErrorCode
+from transport.protocol.liveness import Acknowledged
 
 IDLE = TransportConfig(idle_timeout_s=100)
 GOODBYE_S = 2.0
@@ -166,6 +168,21 @@ async def test_a_loop_that_was_held_up_ends_no_write(mock_clock: trio.testing.Mo
             await memory.peer.send(wire.ping(ping.payload, ack=True))
             await memory.peer.settle()
             assert not memory.ended.is_set()
+
+
+async def test_a_slow_line_gives_no_peer_up(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A peer that answers nothing lives as long as its system takes what was written before the PING."""
+    monkeypatch.setattr(
+        StreamBytes, "acknowledged", lambda _: Acknowledged(int(min(trio.current_time(), 100)), more=True)
+    )
+    async with memory_server({"/test.Test/Method": echo}) as memory:
+        await memory.peer.send(wire.CLIENT_HELLO + wire.headers(1))
+        await pass_time(100)
+        assert not memory.ended.is_set()
+        await pass_time(20)
+        assert memory.ended.is_set()
 
 
 @pytest.mark.socket

@@ -55,6 +55,33 @@ async def test_calls_over_a_socket(config: TransportConfig) -> None:
             nursery.start_soon(functools.partial(check_echo, client, size=size))
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells")
+async def test_what_the_system_of_the_peer_says() -> None:
+    """It is counted, and not all is acknowledged as long as the peer's buffer is full."""
+    with trio.socket.socket() as listening:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16 << 10)
+        await listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        stream = await trio.open_tcp_stream(*listening.getsockname())
+        peer, _ = await listening.accept()
+    connection = SocketBytes(stream)
+    size = 256 << 10
+    octets: list[bytes | bytearray | memoryview] = [bytes(size)]
+    async with stream, trio.open_nursery() as nursery:
+        nursery.start_soon(connection.send, octets)
+        await trio.testing.wait_all_tasks_blocked()
+        before = connection.acknowledged()
+        assert before.more
+        left = size
+        while left:
+            left -= len(await peer.recv(left))
+        with trio.fail_after(100):
+            while connection.acknowledged().more:
+                await trio.testing.wait_all_tasks_blocked(0.01)
+        assert connection.acknowledged().goes_on(before)
+    peer.close()
+
+
 async def test_calls_over_a_unix_socket(tmp_path: Path) -> None:
     """A listener that is given may be of a Unix socket, whose clients have no address."""
     path = tmp_path / "socket"

@@ -40,7 +40,7 @@ from transport.protocol.counts import FrameCounts
 from transport.protocol.events import CallGivenUp, Event, EventQueue
 from transport.protocol.header_frames import HeaderFrames
 from transport.protocol.inbound import Inbound
-from transport.protocol.liveness import Liveness
+from transport.protocol.liveness import Acknowledged, Liveness
 from transport.protocol.outbound import Outbound
 from transport.protocol.peer_events import PeerEvents
 from transport.protocol.reader import FrameReader, Turn
@@ -58,6 +58,7 @@ _HEADER_LISTS: Final = 5
 """What is decoded of a header list, in limits on header lists: one that is too long fails its call alone. It is what
 Envoy and nghttpx pass on as they come, 60 and 64 KiB in a hundred fields: behind them others share the connection."""
 _ALIVE_PING: Final = b"weir-liv"
+_UNKNOWN: Final = Acknowledged()
 _TLS_ALERT: Final = b"\x15\x03"
 """How a TLS record begins that refuses plaintext (RFC 8446 section 5.1). No first frame of HTTP/2 begins so: a SETTINGS
 of a million octets."""
@@ -237,12 +238,17 @@ class ConnectionCore:
             self.outbound.queue.next_deadline,
         )
 
-    def handle_deadline(self, now: float) -> None:
-        """Do what time demands: ask whether the peer lives, or give it up."""
+    def handle_deadline(self, now: float, acknowledged: Acknowledged = _UNKNOWN) -> None:
+        """Do what time demands: ask whether the peer lives, or give it up.
+
+        Args:
+            now: Seconds of the shell's clock.
+            acknowledged: What the peer's system says of what was written.
+        """
         self.clock.now = now
         if self.shutdown.failure is not None:
             return
-        if why := self._liveness.expired(now):
+        if why := self._liveness.expired(now, acknowledged):
             begun = not self.client or self._inbound.settings_received or self._reader.beginning(1)
             lost = ConnectionLost if begun else NeverAnswered
             self.shutdown.fail(lost(f"peer given up: {why}"), ErrorCode.NO_ERROR)
@@ -251,7 +257,7 @@ class ConnectionCore:
                 self.shutdown.close(message="no call for too long")
             else:
                 self.shutdown.drain()
-        elif self._liveness.ping_due(now):
+        elif self._liveness.ping_due(now, acknowledged):
             self.outbound.ping(_ALIVE_PING)
         self.outbound.queue.release()
         for stream in self.table.first_messages.overdue(self.streams.values(), now):

@@ -2,16 +2,34 @@
 
 A peer that sends anything is alive. One that is silent for `ping_interval_s` gets a PING; if it stays silent for
 `ping_timeout_s` more it is dead. A slow consumer answers PINGs (its reader awaits nothing but the socket), so a slow
-peer is not taken for a dead one. A connection without calls has an idle timeout as well.
+peer is not taken for a dead one. Nor is one behind a slow line: a PING goes out behind what was written before it, and
+has all the time that this takes, as long as the peer's system acknowledges it. A connection without calls has an idle
+timeout as well.
 """
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from transport.config import TransportConfig
+
+
+class Acknowledged(NamedTuple):
+    """What the peer's system, whatever the peer does, says of what was written."""
+
+    segments: int = 0
+    """How often it has said something, ever; 0: nobody knows."""
+    more: bool = False
+    """Whether it has not acknowledged everything."""
+
+    def goes_on(self, before: Acknowledged) -> bool:
+        """Whether something was on its way `before`, and the peer's system has said something since.
+
+        That need not be that it has more of it: on a line with a long queue much is sent twice, and acknowledged twice.
+        """
+        return before.more and self.segments > before.segments
 
 
 class Liveness:
@@ -24,6 +42,7 @@ class Liveness:
         "_idle",
         "_idle_limit_s",
         "_idle_since",
+        "_ping_behind",
         "_ping_sent",
         "_settings_acked",
         "_settings_seen",
@@ -37,6 +56,7 @@ class Liveness:
         self._idle_since: float | None = now  # None: the clock was not seen since
         self._idle_limit_s = idle_timeout_s
         self._ping_sent: float | None = None
+        self._ping_behind = Acknowledged()
         self._settings_seen = self._settings_acked = False
         self._header_deadline = math.inf
 
@@ -92,17 +112,17 @@ class Liveness:
             deadline = min(deadline, since + self._idle_limit_s)
         return deadline
 
-    def ping_due(self, now: float) -> bool:
-        """Whether a PING should go out now; counts it as sent."""
+    def ping_due(self, now: float, acknowledged: Acknowledged) -> bool:
+        """Whether a PING should go out now; counts it as sent, behind what is on its way."""
         if not self._config.ping_interval_s or self._ping_sent is not None or not self._settings_acked:
             return False
         if now < self._heard + self._config.ping_interval_s:
             return False
-        self._ping_sent = now
+        self._ping_sent, self._ping_behind = now, acknowledged
         return True
 
-    def expired(self, now: float) -> str | None:
-        """Why the connection is to be given up, or None."""
+    def expired(self, now: float, acknowledged: Acknowledged) -> str | None:
+        """Why the connection is to be given up, or None; a PING that may not have arrived gets its time once more."""
         limit = self._config.handshake_timeout_s
         if now >= self._started + limit:
             if not self._settings_seen:
@@ -112,5 +132,8 @@ class Liveness:
         if now >= self._header_deadline:
             return f"a header block was not completed within {limit:g} s"
         if self._ping_sent is not None and now >= self._ping_sent + self._config.ping_timeout_s:
+            if acknowledged.goes_on(self._ping_behind):
+                self._ping_sent, self._ping_behind = now, acknowledged
+                return None
             return f"silent for {now - self._heard:.0f} s, PING included"
         return None

@@ -19,6 +19,8 @@ from tests.support import wire
 from tests.support.groups import pass_time
 from tests.support.hosts import MemoryHost, connected_to, memory_host, settle
 from transport import Handler, ServerStream, TransportConfig, TransportError
+from transport.byte_streams import StreamBytes
+from transport.protocol.liveness import Acknowledged
 
 ECHO = "/test.Test/Echo"
 WAIT = "/test.Test/Wait"
@@ -423,6 +425,19 @@ async def test_whoever_has_all_the_calls_of_a_connection_asks_by_another(
                 with trio.move_on_after(3_600) as an_hour, pytest.raises(TransportError, match="is gone"):
                     await connection.call(WAIT, b"")
                 assert an_hour.cancelled_caught is not listens
+
+
+async def test_a_server_that_still_takes_octets_is_there(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over a slow line the question stands behind what was written before it."""
+    monkeypatch.setattr(
+        StreamBytes, "acknowledged", lambda _: Acknowledged(int(min(trio.current_time(), 600)), more=True)
+    )
+    async with memory_host({WAIT: Waiting(), HEALTH: Waiting()}) as host, connected_to(host) as connection:
+        with pytest.raises(TransportError, match="the server behind it is gone"):
+            await connection.call(WAIT, b"")
+    assert 600 <= trio.current_time() <= 600 + PATIENT
 
 
 async def test_rows_that_still_go_out_are_no_silence(autojump_clock: trio.testing.MockClock) -> None:

@@ -15,7 +15,7 @@ from transport.config import TransportConfig
 from transport.errors import CallFailed, ConnectionLost, ErrorCode, StatusCode, StreamRefused
 from transport.protocol import frames
 from transport.protocol.events import GoawayReceived, StreamsAvailable
-from transport.protocol.liveness import Liveness
+from transport.protocol.liveness import Acknowledged, Liveness
 from transport.protocol.state import RECEIVABLE, SENDABLE, TRANSITIONS, StreamInput, StreamState
 
 # ------------------------------------------------------------------ states
@@ -70,6 +70,31 @@ def test_silent_peer_is_asked_and_then_given_up() -> None:
     peer.core.handle_deadline(49.0)
     assert isinstance(peer.core.shutdown.failure, ConnectionLost)
     assert "silent for 25 s" in str(peer.core.shutdown.failure)
+
+
+@pytest.mark.parametrize(
+    ("behind", "later", "given_up"),
+    [
+        (Acknowledged(100, more=True), Acknowledged(101, more=True), False),
+        (Acknowledged(100, more=True), Acknowledged(117, more=False), False),
+        (Acknowledged(100, more=True), Acknowledged(100, more=True), True),
+        (Acknowledged(100, more=False), Acknowledged(117, more=False), True),
+        (Acknowledged(), Acknowledged(), True),
+    ],
+    ids=["on its way", "just arrived", "line dead", "arrived long ago", "unknown"],
+)
+def test_ping_behind_much_else_has_its_time(
+    behind: Acknowledged, later: Acknowledged, given_up: bool
+) -> None:
+    """The answer to a PING is late only once the PING has arrived, or the line takes nothing."""
+    peer = Peer(config=TIMES)
+    peer.core.handle_deadline(20.0, behind)
+    peer.core.handle_deadline(25.0, later)
+    assert (peer.core.shutdown.failure is not None) is given_up
+    if not given_up:
+        assert peer.core.next_deadline() == 30
+        peer.core.handle_deadline(30.0, later)
+        assert "silent for 30 s" in str(peer.core.shutdown.failure)
 
 
 @pytest.mark.parametrize(
@@ -153,9 +178,10 @@ def test_deadlines_never_spin(steps: list[tuple[str, float]]) -> None:
             liveness.header_block(ended=what == "ended", now=now)
         else:
             now = max(now, min(liveness.next_deadline(), now + 100))
-        if liveness.expired(now) is not None:
+        acknowledged = Acknowledged(int(now), more=True)
+        if liveness.expired(now, acknowledged) is not None:
             return
-        liveness.ping_due(now)
+        liveness.ping_due(now, acknowledged)
         assert liveness.next_deadline() > now
 
 
