@@ -74,6 +74,11 @@ class Stream:
         return self._core.state is StreamState.CLOSED
 
     @property
+    def arrived_bytes(self) -> int:
+        """Octets received, ever, those of messages that are not complete included."""
+        return self._core.body_bytes
+
+    @property
     def buffered_bytes(self) -> int:
         """Octets received that were not taken by `receive`."""
         return self._core.buffered_bytes

@@ -10,6 +10,8 @@ import pytest
 import trio
 import trio.testing
 
+from scanner.client.table import Table
+from scanner.data.table import TableDescription
 from scanner.errors import (
     ERRORS,
     DataCorrupted,
@@ -25,8 +27,21 @@ from scanner.errors import (
     TooManyScans,
 )
 from scanner.proto.weir.v1 import scanner_pb2 as pb
-from tests.support.hosts import MemoryHost, Script, Step, hang, read_keys, reset, scripted_table, settle
-from tests.support.push_messages import DIGEST, LOG_OFFSET, end, heartbeat, rows, started
+from scanner.wire import methods
+from tests.support.faults import FaultyStream
+from tests.support.hosts import (
+    MemoryHost,
+    Script,
+    Step,
+    connected_to,
+    hang,
+    read_keys,
+    reset,
+    scripted_table,
+    settle,
+)
+from tests.support.push_messages import DIGEST, LOG_OFFSET, SCHEMA, end, heartbeat, rows, started
+from transport import TransportConfig
 
 if TYPE_CHECKING:
     from scanner.client.scan.statistics import ScanStatistics
@@ -192,6 +207,30 @@ async def test_silence_is_a_cut(
         keys, statistics = await read_keys(table.new_scan())
         assert patience_s <= trio.current_time() - began < patience_s + 1
     assert (keys, statistics.resumes) == ([0, 1, 2, 3], 1)
+
+
+async def test_a_message_that_arrives_slowly_is_no_silence(autojump_clock: trio.testing.MockClock) -> None:
+    """Over a slow line a batch takes minutes, and comes as it is."""
+    dialled: list[FaultyStream] = []
+
+    async def slow_down(_stream: ServerStream) -> None:
+        await settle()
+        dialled[-1].read_s = 25.0
+
+    class Host(MemoryHost):
+        async def dial(self) -> trio.abc.HalfCloseableStream:
+            dialled.append(FaultyStream(await super().dial(), read_bytes=50))
+            return dialled[-1]
+
+    script = Script([*FIRST_HALF, slow_down, *WHOLE[2:]])
+    async with trio.open_nursery() as nursery:
+        host = Host(nursery, {methods.SCAN: script}, TransportConfig(ping_interval_s=0))
+        async with connected_to(host) as connection:
+            table = Table(connection, TableDescription("t", SCHEMA, ("k",), 1), 0)
+            keys, statistics = await read_keys(table.new_scan())
+        assert trio.current_time() > 100
+        nursery.cancel_scope.cancel()
+    assert (keys, statistics.requests) == ([0, 1, 2, 3], 1)
 
 
 async def test_nothing_received_means_opened_anew(autojump_clock: trio.testing.MockClock) -> None:

@@ -28,6 +28,8 @@ class FaultyStream(trio.abc.HalfCloseableStream):
         self.sent_bytes = 0
         self.send_s = 0.0
         """Seconds that each write takes."""
+        self.read_s = 0.0
+        """Seconds that each read takes."""
         self._flowing = trio.Event()
         self._flowing.set()
 
@@ -53,6 +55,8 @@ class FaultyStream(trio.abc.HalfCloseableStream):
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
         """Read at most `read_bytes`."""
+        if self.read_s:
+            await trio.sleep(self.read_s)
         return await self.inner.receive_some(min(max_bytes or self.read_bytes, self.read_bytes))
 
     async def send_eof(self) -> None:

@@ -56,7 +56,7 @@ class MemoryHost:
         self.refusals = 0
         """How many of the next attempts to connect find nobody."""
 
-    async def dial(self) -> trio.abc.Stream:
+    async def dial(self) -> trio.abc.HalfCloseableStream:
         """Connect.
 
         Raises:

@@ -10,8 +10,8 @@ Invariants:
 3. A batch comes whole or not at all. So after two streams in a row that began and brought nothing, smaller batches are
    asked for: a line that is always cut before a batch is through still brings the scan on. A stream that brings many of
    them is followed by one with larger ones, up to what was asked for in the first place.
-4. A stream on which nothing comes, no heartbeat either, counts as failed after a while: what sits between may keep a
-   connection alive behind which nobody is any more.
+4. A stream on which nothing comes, no heartbeat and no part of a message either, counts as failed after a while: what
+   sits between may keep a connection alive behind which nobody is any more.
 """
 
 from __future__ import annotations
@@ -178,9 +178,11 @@ class BucketReceiver:
             # One scope for many messages: nearly no time limit on one of them is ever reached.
             with trio.CancelScope() as silence:
                 while more:
+                    arrived_bytes = stream.arrived_bytes
                     silence.deadline = trio.current_time() + self._silence_s
                     more = self._take(await stream.receive())
-            if silence.cancelled_caught:
+            # Over a slow line a message takes as long as it does.
+            if silence.cancelled_caught and stream.arrived_bytes == arrived_bytes:
                 with trio.move_on_after(_SILENCE_GRACE_S) as grace:
                     more = self._take(await stream.receive())
                 if grace.cancelled_caught:
