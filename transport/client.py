@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import socket
 import ssl
@@ -271,7 +272,8 @@ async def connect(
     core = ConnectionCore(config, client=True, now=trio.current_time(), allocate=allocate)
     driver = Driver(core, connection, peer=host_port(host, port), peer_certificate=certificate)
     scheme = "http" if ssl_context is None else "https"
-    async with _run(Client(driver, driver.peer, scheme, tuple(metadata))) as client:
+    authority = host_port(_without_interface(host), port)
+    async with _run(Client(driver, authority, scheme, tuple(metadata))) as client:
         yield client
 
 
@@ -306,6 +308,11 @@ async def _run(client: Client) -> AsyncIterator[Client]:
             nursery.cancel_scope.deadline = trio.current_time() + 1.0
 
 
+def _without_interface(host: str) -> str:
+    """What others may know of a host: the interface of `fe80::1%eth0` is our own matter (RFC 6874 section 4)."""
+    return host.partition("%")[0]
+
+
 async def _open_in_time(
     host: str, port: int, ssl_context: ssl.SSLContext | None, config: TransportConfig
 ) -> tuple[ByteStream, PeerCertificate | None]:
@@ -328,6 +335,8 @@ async def _open(
         # trio's message repeats the address; the system's message for the number is enough.
         known = why.errno if not isinstance(why, socket.gaierror) else None
         reason = os.strerror(known) if known else why.strerror or str(why)
+        if known == errno.EINVAL and host.lower().startswith("fe80:"):
+            reason += f"; an address of one link needs its interface, as in {host}%eth0"
         raise ConnectionLost(f"cannot connect to {host_port(host, port)}: {reason}") from why
     except UnicodeError as error:
         raise ConnectionLost(
@@ -342,7 +351,7 @@ async def _open(
     if ssl_context is None:
         return byte_stream(stream), None
     # An absolute name of DNS ends in a dot; in certificates, and in TLS (RFC 6066 section 3), none does.
-    name = host.removesuffix(".")
+    name = _without_interface(host).removesuffix(".")
     secured = TlsBytes(stream, ssl_context, config.send_timeout_s, server_hostname=name)
     try:
         return secured, await secured.handshake()

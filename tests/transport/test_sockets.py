@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import math
 import os
@@ -149,6 +150,26 @@ async def test_nobody_there_is_one_line() -> None:
             async with transport.connect(name, 1):
                 pass
         assert "\n" not in str(caught.value)
+
+
+async def test_the_interface_of_an_address_stays_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is no part of what the server, or a proxy, is told; where it is missing, the error says so."""
+    open_tcp_stream = trio.open_tcp_stream
+
+    async def open_here(host: str, port: int) -> trio.SocketStream:
+        if "%" not in host:
+            raise OSError(errno.EINVAL, "Invalid argument")
+        return await open_tcp_stream("127.0.0.1", port)
+
+    monkeypatch.setattr(trio, "open_tcp_stream", open_here)
+    async with transport.serve({"/echo": echo}) as server:
+        async with transport.connect("fe80::1%eth0", server.port) as client:
+            assert client.peer == f"[fe80::1%eth0]:{server.port}"
+            assert client._authority == f"[fe80::1]:{server.port}"
+            await check_echo(client)
+        with pytest.raises(ConnectionLost, match=r"needs its interface, as in fe80::1%eth0$"):
+            async with transport.connect("fe80::1", server.port):
+                pass
 
 
 class _NoThread(trio.abc.HostnameResolver):

@@ -205,6 +205,13 @@ def test_names_in_other_letters(host: str, name: str) -> None:
     assert parse_endpoint(f"{host}:1") == (name, 1)
 
 
+async def test_errors_name_an_ipv6_address_in_brackets() -> None:
+    """Its port could not be told from it."""
+    with pytest.raises(scanner.ServerUnavailable, match=r"no weir server answers at \[::1\]:1: cannot"):
+        async with scanner.connect("[::1]:1"):
+            pass
+
+
 @pytest.mark.parametrize(
     "host", ["straße.example", "a\uff0fb.example", "a\uff1a80.example", "user\uff20host.example"]
 )
