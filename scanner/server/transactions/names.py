@@ -91,8 +91,8 @@ class TransactionName:
         """
         if sequence <= self._aborted.get(key.version, 0):
             raise StageNotFound(
-                f"{key} was aborted while this stage of it was written, and nothing of it was kept; stage it again if it"
-                " is to count"
+                f"{key} was aborted while this stage of it was written, and nothing of it was kept; stage it again if"
+                " it is to count"
             )
 
     @property
