@@ -336,11 +336,11 @@ async def _open(
         known = why.errno if not isinstance(why, socket.gaierror) else None
         reason = os.strerror(known) if known else why.strerror or str(why)
         if known == errno.EINVAL and host.lower().startswith("fe80:"):
-            reason += f"; an address of one link needs its interface, as in {host}%eth0"
+            reason += f"; a link-local address needs its interface, as in {host}%eth0"
         raise ConnectionLost(f"cannot connect to {host_port(host, port)}: {reason}") from why
     except UnicodeError as error:
         raise ConnectionLost(
-            f"cannot connect to {host_port(host, port)}: no name of a machine: {error}"
+            f"cannot connect to {host_port(host, port)}: not a valid host name: {error}"
         ) from error
     except RuntimeError as error:  # Of the thread that looks the name up: Python's word for EAGAIN
         raise ConnectionLost(

@@ -263,7 +263,7 @@ class Transaction:
     async def abort(self) -> int:
         """Free what is staged of the version. Idempotent. If it raises, call it again, or stage in new attempts.
 
-        What is being staged, by whoever, is not kept: those calls raise StageNotFound.
+        What any process is staging then is not kept: those calls raise StageNotFound.
 
         Returns:
             Octets that were freed on the server's disk.

@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 
 
 class Acknowledged(NamedTuple):
-    """What the peer's system, whatever the peer does, says of what was written."""
+    """What the peer's TCP has said of what was written, whether or not the peer reads."""
 
     segments: int = 0
-    """How often it has said something, ever; 0: nobody knows."""
+    """Segments that came from it, ever; 0: unknown."""
     more: bool = False
-    """Whether it has not acknowledged everything."""
+    """Whether something that was written is not acknowledged."""
 
     def goes_on(self, before: Acknowledged) -> bool:
-        """Whether something was on its way `before`, and the peer's system has said something since.
+        """Whether something was unacknowledged `before`, and a segment has come since.
 
-        That need not be that it has more of it: on a line with a long queue much is sent twice, and acknowledged twice.
+        It need not acknowledge anything new: on a line with a long queue much is sent, and acknowledged, twice.
         """
         return before.more and self.segments > before.segments
 

@@ -251,7 +251,7 @@ class Transactions:
     async def abort(self, key: VersionKey) -> int:
         """Free the stages of a version; those that are being written end with StageNotFound. Idempotent.
 
-        Whoever aborts may be quicker than those that stage: Spark kills tasks, which finish what they have begun.
+        Spark aborts a write before its tasks have ended, and they finish the stages that they have begun.
 
         Returns:
             Octets that were freed.

@@ -568,14 +568,14 @@ class RocksBucket:
             if not self._is_tail_unacknowledged():
                 raise
         _logger.warning(
-            "%s: the newest write, which was never acknowledged, is there in pieces, as after a loss of power;"
-            " it is dropped",
+            "%s: the newest write is there in pieces, as after a loss of power; it is dropped, since nothing says that"
+            " it was acknowledged",
             self._path,
         )
         return open_database(self._path, self._resources, through=through, torn_tail=True)
 
     def _is_tail_unacknowledged(self) -> bool:
-        """Whether all that is damaged is a write that was not durable yet when the power failed."""
+        """Whether all that is damaged is the newest write, and `DURABLE-END` does not say that it was durable."""
         if not has_torn_tail(self._path):
             return False
         known = read_durable_end(self._path, self._identity)
