@@ -542,6 +542,10 @@ class RocksBucket:
             self._require_identity(database)
             self._undo_unfinished(database)
             log_range, lineage = load_log_range(database), self._load_lineage(database)
+            if database.torn_tail and self._was_durable_past(log_range.end):
+                raise DataCorrupted(
+                    f"{self._path}: its newest commit, which was acknowledged, is damaged; restore it from a copy"
+                )
             if not (self._idle and (log_range, lineage) == (self._range, self._lineage)):
                 # It is not what this bucket has closed, or a write has failed in between: a history of its own.
                 self._began_history = False
@@ -578,11 +582,14 @@ class RocksBucket:
         """Whether all that is damaged is the newest write, and `DURABLE-END` does not say that it was durable."""
         if not has_torn_tail(self._path):
             return False
-        known = read_durable_end(self._path, self._identity)
         with open_untouched(self._path, self._resources) as database, rocksdb_errors(self._path):
             stored = database.meta.get(LOG_RANGE_KEY)
-        end = 0 if stored is None else decode_log_range(stored).end
-        return known is None or known.end <= end
+        return not self._was_durable_past(0 if stored is None else decode_log_range(stored).end)
+
+    def _was_durable_past(self, end: int) -> bool:
+        """Whether `DURABLE-END` says that the log was durable past an offset."""
+        known = read_durable_end(self._path, self._identity)
+        return known is not None and known.end > end
 
     def _open_best(self) -> None:
         """Open the database; for reading only where the disk refuses more, as a full one does.

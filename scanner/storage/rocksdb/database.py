@@ -204,6 +204,8 @@ class Database:
     meta_family: ColumnFamily
     read_only: bool
     """Whether it was opened for reading only: nothing was and nothing is written to its directory."""
+    torn_tail: bool
+    """Whether the newest record of its write-ahead log was left out, as one in pieces."""
 
     def close(self) -> None:
         """Close it, and drop all its parts, so that a reference to this record locks nothing.
@@ -324,4 +326,5 @@ def _open(
             log_family=rocks.get_column_family_handle("log"),
             meta_family=rocks.get_column_family_handle("meta"),
             read_only=read_only,
+            torn_tail=torn_tail,
         )

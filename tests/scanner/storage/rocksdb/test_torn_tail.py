@@ -9,12 +9,14 @@ from __future__ import annotations
 import random
 import shutil
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
-from scanner.errors import DataCorrupted
+from scanner.errors import DataCorrupted, StoreFailed
 from scanner.server.inspection import Inspection
 from scanner.storage.rocksdb import durable_end
+from scanner.storage.rocksdb.bucket import RocksBucket
 from scanner.storage.rocksdb.store import RocksStore
 from scanner.storage.rocksdb.torn_tail import has_torn_tail
 from tests.support.storage_damage import flip
@@ -102,6 +104,28 @@ def test_a_commit_that_was_durable_is_damaged(tmp_path: Path) -> None:
     _lose(log, *_bounds(_lost(commit)["middle"]))
     with RocksStore.open(tmp_path / "data") as store, pytest.raises(DataCorrupted, match="damaged"):
         store.bucket("it", 0)
+
+
+@pytest.mark.parametrize("was_durable", [False, True])
+def test_it_is_the_same_where_the_disk_takes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, was_durable: bool
+) -> None:
+    """A bucket that can only be read shows what was acknowledged, or nothing."""
+    directory, log, commit = _cut_off(tmp_path)
+    if was_durable:
+        shutil.copy(next((tmp_path / "running").glob(f"tables/*/0000/{durable_end.NAME}")), directory)
+    _lose(log, *_bounds(_lost(commit)["middle"]))
+
+    def refuse(self: RocksBucket, **_: bool) -> NoReturn:
+        raise StoreFailed("the disk takes nothing")
+
+    monkeypatch.setattr(RocksBucket, "_open_writable", refuse)
+    with RocksStore.open(tmp_path / "data") as store:
+        if was_durable:
+            with pytest.raises(DataCorrupted, match="newest commit, which was acknowledged, is damaged"):
+                store.bucket("it", 0)
+        else:
+            assert contents(store.bucket("it", 0)) == _KEPT
 
 
 @pytest.mark.parametrize("pages", ["first", "middle", "last"])
