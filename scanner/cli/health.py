@@ -49,7 +49,8 @@ def health(service: str, timeout: float, endpoint: str) -> int:
     drains takes no new connections, so nobody answers there.
     """
     try:
-        serving = trio.run(_ask, endpoint, service, timeout)
+        # Where it waits, not between any two instructions: there it would leave coroutines that nobody awaits.
+        serving = trio.run(_ask, endpoint, service, timeout, restrict_keyboard_interrupt_to_checkpoints=True)
     except (ScannerError, OSError) as error:  # The system's, where this process may open no more files.
         raise Unanswered(str(error)) from error
     except trio.TooSlowError:

@@ -14,6 +14,7 @@ import trio
 
 import scanner.cli.health
 from scanner.cli import run
+from scanner.client.connection import parse_endpoint
 from scanner.server.auth.principals import Credentials
 from tests.support import certificates
 from tests.support.server import running_server
@@ -132,3 +133,17 @@ def test_a_signal_while_it_waits(number: signal.Signals, ends: tuple[int, str]) 
                 process.send_signal(number)
                 out, err = process.communicate(timeout=500)
     assert (process.returncode, out, err) == (ends[0], "", f"weir: {ends[1]}\n")
+
+
+def test_a_signal_is_taken_at_a_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not between any two instructions, where a coroutine may have been made that nobody awaits then."""
+    went_on: list[str] = []
+
+    def interrupted(endpoint: str) -> tuple[str, int]:
+        signal.raise_signal(signal.SIGINT)
+        went_on.append(endpoint)
+        return parse_endpoint(endpoint)
+
+    monkeypatch.setattr("scanner.cli.health.parse_endpoint", interrupted)
+    assert run(["health", "-e", "127.0.0.1:1"]) == 130
+    assert went_on == ["127.0.0.1:1"]
