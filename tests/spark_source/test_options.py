@@ -267,7 +267,9 @@ def test_endpoints_refused(endpoint: str) -> None:
     assert "HOST:PORT" in str(refused({"endpoint": endpoint}))
 
 
-@pytest.mark.parametrize("endpoint", ["localhost:1", "10.0.0.1:65535", "[::1]:9123", "a-b.example.org:9123"])
+@pytest.mark.parametrize(
+    "endpoint", ["localhost:1", "10.0.0.1:65535", "[::1]:9123", "a-b.example.org:9123", "[fe80::1%eth0]:9123"]
+)
 def test_endpoints_accepted(endpoint: str) -> None:
     """Names, IPv4 addresses and bracketed IPv6 addresses are hosts."""
     assert SourceOptions.parse(REQUIRED | {"endpoint": endpoint}).endpoint == endpoint
