@@ -44,11 +44,12 @@ from scanner.cli.units import counted
 from scanner.client.client import BUCKETS_DEFAULT
 from scanner.data.keys import key_cells
 from scanner.data.literals import Temporal, decimal_literal
-from scanner.data.table import require_table_name
+from scanner.data.table import require_table_name, stored_type
 from scanner.errors import (
     ArgumentInvalid,
     KeyInvalid,
     ScannerError,
+    SchemaMismatch,
     ServerUnavailable,
     TableExists,
     TableNotFound,
@@ -72,7 +73,8 @@ def _csv_options(command: Callable[..., None]) -> Callable[..., None]:
             "--types",
             multiple=True,
             metavar="NAME=TYPE,...",
-            help="Types of columns of a CSV; the others are inferred from the values.",
+            help="Types of columns: as what those of a CSV are read, which are inferred otherwise, and as what those of"
+            " other files are stored, such as a uint64 as int64. A value that does not fit is an error.",
         ),
         click.option(
             "--delimiter",
@@ -220,6 +222,8 @@ def _create(
     for column in primary_key:
         if column not in source.schema.names:
             fail(f"{file} has no column {column!r} for the primary key; it has {columns}")
+    for each in source.schema:
+        _require_stored(each)
     try:
         return client.create_table(name, source.schema, primary_key, buckets)
     except KeyboardInterrupt:
@@ -230,6 +234,16 @@ def _create(
         fail(
             f"table {name} was made by somebody else while {file} was read; load it again, or choose another --table"
         )
+
+
+def _require_stored(column: pa.Field) -> None:
+    try:
+        stored_type(column.name, column.type)
+    except SchemaMismatch as error:
+        kinds = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_date)
+        if not any(kind(column.type) for kind in kinds):
+            raise
+        fail(f"{error}; --types {shown_names([column.name])}=TYPE casts it while it is loaded")
 
 
 def _require_same(table: Table, primary_key: list[str], buckets: int | None) -> None:

@@ -34,6 +34,7 @@ from scanner.cli.csv_text import (
 )
 from scanner.cli.csv_types import ColumnTypes
 from scanner.data.arrow_sizes import require_readable_file
+from scanner.data.exact_casts import require_castable
 
 NULL_VALUES_DEFAULT: Final = ("", "NA", "NULL")
 _BATCH_ROWS: Final = 8192
@@ -61,7 +62,7 @@ class CsvOptions:
     null_values: tuple[str, ...] = NULL_VALUES_DEFAULT
     """What stands for null: in a column of strings without quotes around it, in others with or without."""
     types: Mapping[str, pa.DataType] = field(default_factory=dict)
-    """Types of columns that are not found in the file."""
+    """Types of columns that are not found in the file; of a file that is no CSV, those of its columns in a table."""
 
 
 class RowFile(Protocol):
@@ -69,7 +70,7 @@ class RowFile(Protocol):
 
     @property
     def schema(self) -> pa.Schema:
-        """Its columns."""
+        """Its columns, as a table has them that is made for it. Those of a batch may be of another type of the kind."""
 
     @property
     def rows(self) -> int | None:
@@ -104,7 +105,10 @@ def open_file(
     if not path.is_file():
         fail(f"{path} is no regular file, and files are read more than once; write it to a file first")
     before = _state_of(path)
-    return _UnchangedFile(path, before, _open_by_content(path, options, schema, on_read))
+    file = _open_by_content(path, options, schema, on_read)
+    if not isinstance(file, _CsvFile):  # Which has seen to its types before it has read all of it.
+        _require_types(path, file.schema.names, options.types, schema)
+    return _UnchangedFile(path, before, file, _with_types(file.schema, options.types))
 
 
 def _open_by_content(
@@ -118,8 +122,6 @@ def _open_by_content(
     suffix = path.suffix.lower()
     if magic.startswith((*ZIP_BEGINS, GZIP_BEGINS)) or suffix in _CSV_SUFFIXES:
         return _CsvFile(path, options, schema, on_read)
-    if options.types:
-        fail(f"{path} is no CSV and has types of its own; leave --types out")
     if magic.startswith(b"PAR1"):
         return _ParquetFile(path)
     if magic == _ARROW_MAGIC:
@@ -129,17 +131,45 @@ def _open_by_content(
     fail(f"{path} is neither Parquet, Arrow nor CSV (.csv, .tsv, .csv.gz, .zip with one CSV in it)")
 
 
+def _require_types(
+    path: Path, names: Sequence[str], types: Mapping[str, pa.DataType], table: pa.Schema | None
+) -> None:
+    """Check the types that were asked for.
+
+    Raises:
+        Failure: One is of a column that the file does not have, or that the table has with another type.
+    """
+    for name, kind in types.items():
+        if name not in names:
+            fail(f"{path} has no column {name!r} for --types; it has {', '.join(names)}")
+        if table is not None and name in table.names and table.field(name).type != kind:
+            fail(f"column {name!r} of the table is {table.field(name).type}; leave it out of --types")
+
+
+def _with_types(schema: pa.Schema, types: Mapping[str, pa.DataType]) -> pa.Schema:
+    """The columns with the types that were asked for.
+
+    Raises:
+        SchemaMismatch: One is of another kind than the column, whose values no cast leaves as they are.
+    """
+    fields = [pa.field(each.name, types.get(each.name, each.type), each.nullable) for each in schema]
+    for given, wanted in zip(schema, fields, strict=True):
+        if wanted.name in types:
+            require_castable(given.type, wanted)
+    return pa.schema(fields)
+
+
 class _UnchangedFile:
     """A file of rows that hands none of them out once the file has changed or was replaced.
 
     What was found in it first, such as names, types and where its rows begin, is not true of another one.
     """
 
-    def __init__(self, path: Path, before: tuple[int, int] | None, file: RowFile) -> None:
+    def __init__(self, path: Path, before: tuple[int, int] | None, file: RowFile, schema: pa.Schema) -> None:
         self._path = path
         self._before = before
         self._file = file
-        self.schema, self.rows, self.found_types = file.schema, file.rows, file.found_types
+        self.schema, self.rows, self.found_types = schema, file.rows, file.found_types
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         batches = self._file.batches()
@@ -377,8 +407,8 @@ class _CsvFile:
         self._nulls = pa.array(self._null_values, pa.string())
         self.rows: int | None = None
         names = self._text.names
+        _require_types(path, names, options.types, schema)
         given = {} if schema is None else {each.name: each.type for each in schema}
-        self._require_types(options.types, given)
         given |= options.types
         self.found_types = tuple(name for name in names if name not in given) if schema is None else ()
         found = self._find_types(on_read) if self.found_types else {}
@@ -394,15 +424,6 @@ class _CsvFile:
                     for column, each in zip(texts.columns, self.schema, strict=True)
                 ]
                 yield pa.RecordBatch.from_arrays(columns, schema=self.schema)
-
-    def _require_types(
-        self, types: Mapping[str, pa.DataType], table_types: Mapping[str, pa.DataType]
-    ) -> None:
-        for name, kind in types.items():
-            if name not in self._text.names:
-                fail(f"{self._path} has no column {name!r} for --types; it has {', '.join(self._text.names)}")
-            if table_types.get(name, kind) != kind:
-                fail(f"column {name!r} of the table is {table_types[name]}; leave it out of --types")
 
     def _find_types(self, on_read: OnRead | None) -> dict[str, pa.DataType]:
         """Read the whole file: a cell far down decides as well."""

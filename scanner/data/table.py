@@ -300,7 +300,9 @@ def _require_columns(given: pa.Schema, schema: pa.Schema) -> None:
 def no_table(name: str, tables: Iterable[str]) -> TableNotFound:
     """The error where a table is looked for that is not there; it names those that are, or some of them."""
     names = sorted(tables)
-    known = ", ".join(names[:_NAMED_MAX]) or "there are none"
+    if not names:
+        return TableNotFound(f"no table {name!r}; there are no tables")
+    known = ", ".join(names[:_NAMED_MAX])
     more = len(names) - _NAMED_MAX
     return TableNotFound(
         f"no table {name!r}; the tables are: {known}{f' and {more} more' if more > 0 else ''}"

@@ -407,6 +407,28 @@ def test_load_loses_no_digit(command: Weir, tmp_path: Path) -> None:
     assert command("drop", "exact", "--yes")[0] == 0
 
 
+@pytest.mark.usefixtures("never_slow")
+def test_a_file_with_types_is_stored_as_it_is_told(command: Weir, tmp_path: Path) -> None:
+    """What no table has becomes what one has, value by value, or nothing is made."""
+    path = tmp_path / "counts.parquet"
+    pq.write_table(pa.table({"id": pa.array([1, 2**63 - 1, 2**40], pa.uint64()), "n": [1, 2, None]}), path)
+    load = ["load", path, "-k", "id"]
+    assert "; --types id=TYPE casts it while it is loaded" in one_line(command(*load))
+    assert "has no column 'c' for --types; it has id, n" in one_line(command(*load, "--types", "c=int8"))
+    assert "an integer is no string" in one_line(command(*load, "--types", "id=string"))
+    assert "holds 9223372036854775807, which is no int32" in one_line(command(*load, "--types", "id=int32"))
+    assert command("describe", "counts")[0] == 1
+    assert command(*load, "--types", "id=int64,n=int16")[::2] == (0, "")
+    assert "n       int16" in command("describe", "counts")[1]
+    assert command("get", "counts", "9223372036854775807", "--format", "json")[1:] == (
+        '{"id": 9223372036854775807, "n": 2}\n',
+        "",
+    )
+    assert command(*load, "--types", "n=int16")[::2] == (0, "")
+    assert "is int16; leave it out of --types" in one_line(command(*load, "--types", "n=int64"))
+    assert command("drop", "counts", "--yes")[0] == 0
+
+
 def test_load_as_it_is_told(command: Weir, tmp_path: Path) -> None:
     """Types, delimiter, quote, encoding and nulls are options; those that make no sense are refused."""
     path = tmp_path / "told.csv"

@@ -242,7 +242,7 @@ def test_a_batch_of_many_columns_lists_the_names_of_the_table_as_often_as_one_of
 @pytest.mark.parametrize(
     ("tables", "words"),
     [
-        ([], "no table 'x'; the tables are: there are none"),
+        ([], "no table 'x'; there are no tables"),
         (["b", "a"], "no table 'x'; the tables are: a, b"),
         ([f"t{number:02}" for number in range(22)], r"t18, t19 and 2 more"),
     ],
