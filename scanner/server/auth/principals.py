@@ -17,7 +17,7 @@ import ipaddress
 import re
 import secrets
 import tomllib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -63,8 +63,7 @@ class TablePatterns:
         for pattern in self.patterns:
             if not _PATTERN.fullmatch(pattern):
                 raise ArgumentInvalid("a table pattern has letters, digits, '_', '.', '-' and '*' only")
-        alternatives = (".*".join(map(re.escape, each.split("*"))) for each in self.patterns)
-        self._matcher = re.compile("|".join(alternatives)) if self.patterns else None
+        self._pieces = tuple(pattern.split("*") for pattern in self.patterns)
 
     @property
     def everything(self) -> bool:
@@ -72,11 +71,33 @@ class TablePatterns:
         return "*" in self.patterns
 
     def match(self, table: str) -> bool:
-        """Whether a pattern is, as a whole, the name."""
-        return self._matcher is not None and self._matcher.fullmatch(table) is not None
+        """Whether a pattern is, as a whole, the name.
+
+        The name is a peer's and may be as long as a message. Each piece is looked for once, where an expression that
+        tries again for each star would take hours.
+        """
+        return any(_fits(pieces, table) for pieces in self._pieces)
 
     def __repr__(self) -> str:
         return f"TablePatterns({list(self.patterns)})"
+
+
+def _fits(pieces: Sequence[str], name: str) -> bool:
+    """Whether a name is these pieces in their order, with anything between two of them."""
+    first, *others = pieces
+    if not others:
+        return name == first
+    *middle, last = others
+    at, end = len(first), len(name) - len(last)
+    if at > end or not (name.startswith(first) and name.endswith(last)):
+        return False
+    for piece in middle:
+        # The first place is the best one: it leaves the most for the pieces behind it.
+        found = name.find(piece, at, end)
+        if found < 0:
+            return False
+        at = found + len(piece)
+    return True
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
