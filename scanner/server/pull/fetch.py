@@ -51,8 +51,8 @@ class FetchLimits:
     wait_s: float
     """The longest wait for `bytes_min`."""
     read_s: float
-    """Time after which it goes out as it is, so that a filter that drops everything does not outlast the patience of
-    clients and proxies."""
+    """Time of reading after which it goes out as it is, so that a filter that drops everything does not outlast the
+    patience of clients and proxies."""
 
 
 @dataclass(slots=True)
@@ -182,8 +182,10 @@ class Fetch:
                 await self._read(read_until)
                 if self._complete or trio.current_time() >= wait_until:
                     return
+                waits_from = trio.current_time()
                 with trio.move_on_at(wait_until):
                     await changed.wait()
+                read_until += trio.current_time() - waits_from  # Waiting is no reading.
 
     def _end(self, part: BucketFetch, error: ScannerError) -> None:
         part.fail(error)

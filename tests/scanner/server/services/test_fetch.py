@@ -167,6 +167,23 @@ async def test_a_commit_wakes_a_fetch() -> None:
     assert found[0].ids == [9]
 
 
+async def test_a_late_commit_is_in_the_answer(mock_clock: trio.testing.MockClock) -> None:
+    """The time that an answer has for reading does not run while it waits for a commit."""
+    config = ScannerConfig(session_page_time_max_s=10.0)
+    async with serving_items(range(3), config=config) as (server, client):
+        found: list[Answer] = []
+
+        async def wait() -> None:
+            found.extend(await fetch(client, at(3), max_wait_ms=LONG_MS))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait)
+            await until_waiting(server)
+            mock_clock.jump(20)
+            await write(client, write_request(sample([9])))
+    assert found[0].ids == [9]
+
+
 async def test_a_fetch_waits_for_enough() -> None:
     """Commits that are too small together do not end its wait, and come with the one that makes it enough."""
     async with serving_items([0]) as (server, client):
