@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from scanner.data.changes import change_schema
 from scanner.data.keys import KeyRange
+from scanner.data.table import BUCKETS_MAX
 from scanner.errors import ArgumentInvalid, ScannerError, TooManyScans
 from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.server.auth.access import Right, authorize
@@ -144,6 +145,10 @@ def _check(request: pb.FetchLogRequest, query: ScanQuery) -> None:
         raise ArgumentInvalid("the query of a fetch has no bucket, no range and no row_limit")
     if not request.positions:
         raise ArgumentInvalid("a fetch needs a position")
+    if len(request.positions) > BUCKETS_MAX:  # Before each is looked at: a request holds two million.
+        raise ArgumentInvalid(
+            f"{len(request.positions)} positions, but a table has {BUCKETS_MAX} buckets at most"
+        )
     bucket, times = Counter(position.bucket for position in request.positions).most_common(1)[0]
     if times > 1:
         raise ArgumentInvalid(f"a fetch names bucket {bucket} more than once")

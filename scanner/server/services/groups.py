@@ -97,11 +97,8 @@ class GroupService:
         group = await self._groups.group(
             message.table, _checked(message.group, "group"), meant_table_id(message)
         )
-        buckets, all_buckets = [each.bucket for each in message.positions], len(group.states())
-        if len(buckets) > all_buckets:  # Before there is a task for each.
-            raise ArgumentInvalid(
-                f"{len(buckets)} positions are to be stored, and table {message.table!r} has {all_buckets} buckets"
-            )
+        _require_few(len(message.positions), group)
+        buckets = [each.bucket for each in message.positions]
         if len(set(buckets)) < len(buckets):
             raise ArgumentInvalid("a bucket has two positions in one request")
         refusals: dict[int, ScannerError] = {}
@@ -228,6 +225,7 @@ class GroupService:
                 case "alive":
                     member.answer_alive()
                 case "release":
+                    _require_few(len(request.release.buckets), group)
                     group.release(member, [(each.bucket, each.epoch) for each in request.release.buckets])
                 case "join":
                     raise ArgumentInvalid("this call has its member; join with another one on another call")
@@ -254,6 +252,16 @@ def _name_of(
 ) -> pb.GroupName:
     """What a request is about, for its answer."""
     return pb.GroupName(table_id=meant_table_id(message), group=message.group)
+
+
+def _require_few(named: int, group: ReaderGroup) -> None:
+    """Refuse to look at more buckets than a table has: a request holds half a million.
+
+    Raises:
+        ArgumentInvalid: More are named.
+    """
+    if named > (buckets := len(group.storages())):
+        raise ArgumentInvalid(f"a request names {named} buckets, and the group's table has {buckets}")
 
 
 def _checked(name: str, what: str) -> str:

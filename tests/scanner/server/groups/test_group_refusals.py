@@ -48,6 +48,8 @@ if TYPE_CHECKING:
 
 LOG = scanner_pb2.SCAN_SOURCE_LOG
 ALIVE = pb.JoinRequest(alive=pb.Alive()).SerializeToString()
+TWO_RELEASED = pb.JoinRequest(release=pb.Release(buckets=[pb.HeldBucket()] * 2)).SerializeToString()
+"""Of a table that has one bucket."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +112,7 @@ async def test_positions_that_are_none(autojump_clock: trio.testing.MockClock) -
         request = pb.CommitPositionsRequest(table="items", group=GROUP, positions=many).SerializeToString()
         refusal = await failure(lambda: at.raw.call(methods.GROUPS + "CommitPositions", request))
         assert isinstance(refusal, ArgumentInvalid)
-        one_line(refusal, "2 positions", "1 buckets")
+        one_line(refusal, "names 2 buckets", "table has 1")
         with pytest.raises(GroupNotFound) as missing:
             await commit(at.raw, 0, at.epoch, 20, group="nobody")
         one_line(missing.value, "nobody")
@@ -263,6 +265,8 @@ async def test_memberships_that_are_none(autojump_clock: trio.testing.MockClock)
             ((join_request("b", table="nothing"),), TableNotFound),
             ((join_request("b"),), TooManyScans),
             ((join_request("b", group="g"), join_request("b", group="g")), ArgumentInvalid),
+            # Half a million fit into a request, and the whole server waits until each was looked at.
+            ((join_request("b", group="g"), TWO_RELEASED), ArgumentInvalid),
         ]
         for messages, kind in cases:
             error = await refusal(at.raw, *messages)
