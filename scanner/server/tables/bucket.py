@@ -588,8 +588,6 @@ class ServedBucket:
                 write.settled.set()
             self._recover_delay_s = _RECOVER_DELAY_S_MIN
             self.activity.commits.observe(trio.current_time() - started_at)
-            self.activity.commit_writes += sum(bool(write.mutations) for write in writes)
-            self.activity.commit_rows += sum(len(write.mutations) for write in writes)
         except ScannerError as failure:
             self.activity.commits_failed += 1
             error = failure
@@ -636,6 +634,9 @@ class ServedBucket:
                 self._writing = False
         for index, (write, offsets) in enumerate(zip(writes, prepared.offsets, strict=True)):
             write.offsets, write.error = offsets, prepared.refusals.get(index)
+            if write.error is None:
+                self.activity.commit_writes += bool(write.mutations)
+                self.activity.commit_rows += len(write.mutations)
 
     def _was_applied(self, write: PendingWrite) -> bool:
         """Whether the bucket has applied it before, and it has its offsets, or it comes too late, and has its error."""

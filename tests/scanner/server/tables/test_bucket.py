@@ -477,6 +477,7 @@ async def test_a_request_that_is_refused_fails_alone(monkeypatch: pytest.MonkeyP
         with pytest.raises(ArgumentInvalid, match="too large"):
             await large.wait_durable()
         assert await small.wait_durable() == (1, 2)
+        assert (bucket.activity.commit_writes, bucket.activity.commit_rows) == (2, 2)
     assert recorder.commits == [1, 2]
 
 
@@ -513,6 +514,7 @@ async def test_a_request_that_waits_twice_for_the_disk_is_written_once() -> None
             await late.wait_durable()
         assert recorder.bucket.log_end == 5
         assert bucket.activity.duplicate_writes == 1
+        assert (bucket.activity.commit_writes, bucket.activity.commit_rows) == (5, 5)
 
 
 async def test_a_request_that_failed_is_new_when_it_comes_again() -> None:
