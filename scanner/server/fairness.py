@@ -10,6 +10,8 @@ milliseconds, and after each piece every other task that can run has a turn (`pa
                       point reads          the same of keys, or what `Lookup` reads at once
                       demands              one message, for 64 KiB sent or for eight turns of the others
                                            (`DemandTurns`)
+                      calls on many        sixteen buckets (`pass_turn_among`)
+                      buckets
                       steps of rows        one in each pass of the loop (`StepTurns`)
     disk and decoder  push scans           what the consumer has shown that it takes (`SlowStart`)
                       pages                what is missing on the page (`page_step_bytes`)
@@ -28,6 +30,8 @@ import trio
 
 DEMAND_TURNS: Final = 8
 """Turns of every other task after a demand that was not earned."""
+_BUCKETS_AT_ONCE: Final = 16
+"""Looked at without a turn of the others: each costs some point reads."""
 _DEMAND_BYTES: Final = 64 * 1024
 """Octets sent that earn a demand."""
 BEGINNING_ROUNDS: Final = 6
@@ -68,6 +72,19 @@ async def pass_turn(turns: int = 1) -> None:
     """
     for _ in range(turns):
         await trio.lowlevel.checkpoint()
+
+
+async def pass_turn_among(number: int) -> None:
+    """Let every other task have its turn in a call that looks at one bucket after the other, every sixteenth time.
+
+    Args:
+        number: Of those that were looked at.
+
+    Cancellation:
+        No effect.
+    """
+    if number % _BUCKETS_AT_ONCE == _BUCKETS_AT_ONCE - 1:
+        await pass_turn()
 
 
 class DemandTurns:

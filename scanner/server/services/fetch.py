@@ -21,6 +21,7 @@ from scanner.errors import ArgumentInvalid, ScannerError, TooManyScans
 from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.server.auth.access import Right, authorize
 from scanner.server.counters import HolderKind
+from scanner.server.fairness import pass_turn_among
 from scanner.server.pull.fetch import BucketFetch, Fetch, FetchLimits
 from scanner.server.services.scans import holder_of
 from scanner.wire.batches import encode_fetched, encode_schema
@@ -87,12 +88,11 @@ class FetchService:
             )
         schema = b""
         with ExitStack() as opened:
-            parts = [
-                await self._open(
-                    stream, opened, table, query, position, self._bucket_bytes(request, position)
-                )
-                for position in request.positions
-            ]
+            parts = []
+            for number, position in enumerate(request.positions):
+                bytes_max = self._bucket_bytes(request, position)
+                parts.append(await self._open(stream, opened, table, query, position, bytes_max))
+                await pass_turn_among(number)
             await Fetch(parts, self._limits(request)).fill()
             if request.with_schema:
                 schema = encode_schema(change_schema(table.description, query.columns))

@@ -18,7 +18,7 @@ from scanner.data.table import BUCKETS_MAX
 from scanner.errors import ArgumentInvalid, OffsetOutOfRange
 from scanner.proto.weir.v1 import tables_pb2 as pb
 from scanner.server.auth.access import Right, authorize
-from scanner.server.fairness import pass_turn
+from scanner.server.fairness import pass_turn, pass_turn_among
 from scanner.server.log.bounds import require_entry_end, said_of_bucket
 from scanner.server.scan.resumes import require_history
 from scanner.wire.queries import meant_table_id, parse_request
@@ -86,7 +86,10 @@ class MeasureService:
             require_history(position.history)
         table = await self._catalog.table(message.table, meant_table_id(message))
         budget = _Budget(COMMITS_MAX, WALK_BYTES_MAX)
-        logs = [await self._measure_bucket(table, position, budget) for position in message.positions]
+        logs = []
+        for number, position in enumerate(message.positions):
+            logs.append(await self._measure_bucket(table, position, budget))
+            await pass_turn_among(number)
         return pb.MeasureLogResponse(logs=logs, table_id=table.table_id).SerializeToString()
 
     async def _measure_bucket(

@@ -19,6 +19,7 @@ from scanner.proto.weir.v1 import tables_pb2 as pb
 from scanner.proto.weir.v1.scanner_pb2 import LogStart
 from scanner.server.auth.access import Right, authorize, may, principal_of
 from scanner.server.auth.audit import AuditEvent, audit
+from scanner.server.fairness import pass_turn_among
 from scanner.server.log.bounds import keeps_since, start_offset
 from scanner.server.tables.write_encoding import encode_routed
 from scanner.server.tables.writes import WriteCall, mutations_bytes
@@ -234,6 +235,7 @@ class TablesService:
                 found.at_offset = start_offset(bucket, LogStart(timestamp_us=time_us), self._now_us())
                 found.at_is_kept = keeps_since(bucket, found.at_offset, time_us)
             ranges.append(found)
+            await pass_turn_among(index)
         return pb.ListOffsetsResponse(ranges=ranges, table_id=table.table_id).SerializeToString()
 
     async def write(self, stream: ServerStream) -> None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import functools
 import itertools
+from typing import TYPE_CHECKING
 
 import pytest
 import trio
 import trio.testing
 
+from scanner.proto.weir.v1 import scanner_pb2, tables_pb2
+from scanner.server.config import ScannerConfig
 from scanner.server.fairness import (
     DEMAND_TURNS,
     DemandTurns,
@@ -18,8 +21,19 @@ from scanner.server.fairness import (
     page_step_bytes,
     pass_turn,
 )
+from scanner.server.tables.catalog import Catalog
+from scanner.storage.memory.store import MemoryStore
+from scanner.wire import methods
+from tests.support.scans import create_table, description, serving
+
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
+
+    from scanner.server.tables.bucket import ServedBucket
+    from scanner.server.tables.catalog import ServedTable
 
 KIB = 1024
+BUCKETS = range(40)
 
 
 def test_steps_double_from_64_kib_up_to_a_bound() -> None:
@@ -246,3 +260,57 @@ async def test_who_is_cancelled_keeps_no_turn() -> None:
     assert stepped == 2  # The third one, and the one that was cancelled after its step.
     with trio.fail_after(60):
         await step()
+
+
+@pytest.mark.parametrize(
+    ("path", "asked"),
+    [
+        (methods.LIST_OFFSETS, tables_pb2.ListOffsetsRequest(table="items")),
+        (
+            methods.MEASURE_LOG,
+            tables_pb2.MeasureLogRequest(
+                table="items", positions=[tables_pb2.MeasurePosition(bucket=each) for each in BUCKETS]
+            ),
+        ),
+        (
+            methods.FETCH_LOG,
+            scanner_pb2.FetchLogRequest(
+                query=scanner_pb2.ScanQuery(table="items"),
+                positions=[scanner_pb2.FetchPosition(bucket=each) for each in BUCKETS],
+                max_wait_ms=0,
+            ),
+        ),
+    ],
+    ids=["offsets", "measures", "fetch"],
+)
+async def test_a_call_on_many_buckets_lets_others_have_their_turns(
+    monkeypatch: pytest.MonkeyPatch, path: str, asked: Message
+) -> None:
+    """Of a thousand buckets it would hold up all others for some tenths of a second."""
+    passes = 0
+    looked_at: list[int] = []
+    find = Catalog.bucket
+
+    async def bucket(catalog: Catalog, table: ServedTable, index: int) -> ServedBucket:
+        looked_at.append(passes)
+        return await find(catalog, table, index)
+
+    async with serving(MemoryStore(), ScannerConfig()) as (_, client), trio.open_nursery() as nursery:
+        await create_table(client, description(buckets=len(BUCKETS)))
+        await client.call(
+            methods.LIST_OFFSETS, tables_pb2.ListOffsetsRequest(table="items").SerializeToString()
+        )
+        monkeypatch.setattr(Catalog, "bucket", bucket)
+
+        @nursery.start_soon
+        async def have_turns() -> None:
+            nonlocal passes
+            while True:
+                passes += 1
+                await trio.lowlevel.checkpoint()
+
+        await client.call(path, asked.SerializeToString())
+        nursery.cancel_scope.cancel()
+    assert len(looked_at) == len(BUCKETS)
+    # Sixteen in each pass of the loop; those of two passes, where this task has its turn in front of the call's.
+    assert max(len(list(each)) for _, each in itertools.groupby(looked_at)) <= 32
