@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import datetime
+import sys
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 import pyarrow as pa
@@ -29,9 +32,12 @@ Rows: TypeAlias = ArrowRows | ArrowStream
 
 
 _OF_DUCKDB: Final = ("types", ("UHUGEINT", "BIT"))
-_UNLIKE_ARROW: Final = {"polars": ("dtypes", ("Object",)), "duckdb": _OF_DUCKDB, "_duckdb": _OF_DUCKDB}
+_OF_POLARS: Final = ("dtypes", ("Object", "Int128", "UInt128"))
+_UNLIKE_ARROW: Final = {"polars": _OF_POLARS, "duckdb": _OF_DUCKDB, "_duckdb": _OF_DUCKDB}
 """By library, what tells the types of columns, and those that come as what they are not: a UHUGEINT as a signed number,
-a BIT as octets of DuckDB's own, an Object as the address of one."""
+a BIT as octets of DuckDB's own, an Object as the address of one, an Int128 under a name that only polars knows."""
+
+_OCTETS: Final = (bytes, bytearray, memoryview)
 
 
 def is_rows(value: object) -> TypeIs[Rows]:
@@ -67,9 +73,48 @@ def _require_own_values(rows: Any) -> None:
     types, unlike_arrow = _UNLIKE_ARROW.get(type(rows).__module__.partition(".")[0], ("", ()))
     for name, kind in zip(getattr(rows, "columns", ()), getattr(rows, types, ()), strict=False):
         if str(kind) in unlike_arrow:
+            raise SchemaMismatch(f"column {name!r} is of type {kind}, which Arrow has not; cast it first")
+    pandas = sys.modules.get("pandas")
+    if pandas is not None and isinstance(rows, pandas.DataFrame):
+        for name, column in rows.items():
+            if column.dtype == object:
+                _require_one_kind(name, column.to_numpy())
+
+
+def _require_one_kind(name: object, values: Iterable[object]) -> None:
+    """Refuse Python's objects in a column of pandas that Arrow would store as something else, without a word.
+
+    It takes the type of the first and makes that of the others, too: a time becomes its day, text its octets, and a
+    time without a zone one of UTC. Of a time it takes microseconds alone.
+
+    Raises:
+        SchemaMismatch: There is one.
+    """
+    # Types first: most such columns have text or dates alone.
+    types = set(map(type, values))
+    if any(issubclass(each, str) for each in types) and any(issubclass(each, _OCTETS) for each in types):
+        kinds = {"text", "octets"}
+    elif any(issubclass(each, datetime.datetime) for each in types):
+        times = [each for each in values if isinstance(each, datetime.date) and bool(each == each)]  # No NaT
+        kinds = set(map(_kind_of_time, times))
+        if any(getattr(each, "nanosecond", 0) for each in times):
             raise SchemaMismatch(
-                f"column {name!r} is of type {kind}, which Arrow has not: other values would come; cast it first"
+                f"column {name!r} has objects of Python, of whose times Arrow takes no nanoseconds; make a column of"
+                " times of it first, with pandas.to_datetime"
             )
+    else:
+        return
+    if len(kinds) > 1:
+        raise SchemaMismatch(
+            f"column {name!r} mixes {' and '.join(sorted(kinds))}, and Arrow would make one of the other; make them one"
+            " kind first"
+        )
+
+
+def _kind_of_time(time: datetime.date) -> str:
+    if not isinstance(time, datetime.datetime):
+        return "dates"
+    return "times without a zone" if time.tzinfo is None else "times with a zone"
 
 
 async def read_arrow(rows: Rows) -> ArrowRows:

@@ -197,6 +197,8 @@ _HINT = (
     "cast it to one of bool, int8, int16, int32, int64, float32, float64, decimal128, date32, timestamp,"
     " string, binary"
 )
+_INDEX_PREFIX = "__index_level_"
+"""Of the columns that an index of pandas without a name becomes."""
 _STORED_AS_THEY_ARE = (
     pa.types.is_boolean,
     pa.types.is_signed_integer,
@@ -289,10 +291,13 @@ def _require_columns(given: pa.Schema, schema: pa.Schema) -> None:
     unknown = [name for name in names if name not in known]
     repeated = [name for name, times in Counter(names).items() if times > 1]
     if missing or unknown or repeated:
-        raise SchemaMismatch(
+        message = (
             f"columns do not fit the table: missing {missing}, unknown {unknown}, named twice {repeated};"
             f" exactly these are wanted: {', '.join(wanted)}"
         )
+        if any(name.startswith(_INDEX_PREFIX) for name in unknown):
+            message += "; the index of a data frame is a column, too: reset_index(drop=True) leaves it out"
+        raise SchemaMismatch(message)
     for name in wanted:
         require_castable(given.field(name).type, schema.field(name))
 

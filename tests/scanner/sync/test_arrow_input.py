@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import duckdb
+import pandas as pd
 import polars
 import pyarrow as pa
 import pytest
 
 import scanner
 import scanner.sync
+from scanner.client.arrow_input import to_arrow
 from tests.support.client import SCHEMA, rows
 from tests.support.server import running_server
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 pytestmark = [pytest.mark.socket, pytest.mark.rocks]
 
 ROWS = rows(20_000)
 """More than two requests."""
+ABROAD = timezone(timedelta(hours=2))
 FORMS: dict[str, Callable[[pa.Table], object]] = {
     "pyarrow": lambda table: table,
     "reader": lambda table: table.to_reader(max_chunksize=7000),
@@ -94,6 +94,7 @@ def test_what_gives_no_arrow_is_refused(table: scanner.sync.Table, wrong: object
         ("UHUGEINT", lambda: duckdb.sql("SELECT 1::BIGINT AS k, 1::UHUGEINT AS n, NULL::BLOB AS b")),
         ("BIT", lambda: duckdb.sql("SELECT 1::BIGINT AS k, 1::HUGEINT AS n, '101'::BIT AS b")),
         ("Object", lambda: polars.DataFrame({"k": [1], "n": [Decimal(1)], "b": [object()]})),
+        ("Int128", lambda: polars.DataFrame({"n": [1]}, {"n": polars.Int128})),
     ],
 )
 def test_what_arrow_has_not_is_refused(
@@ -114,5 +115,36 @@ def test_an_index_of_pandas_is_a_column(table: scanner.sync.Table) -> None:
     frame: pd.DataFrame = ROWS.to_pandas()
     table.write(frame.set_index("k"))
     assert stored(table).equals(ROWS)
-    with pytest.raises(scanner.SchemaMismatch, match="__index_level_0__"):
+    with pytest.raises(
+        scanner.SchemaMismatch, match=r"__index_level_0__.*reset_index\(drop=True\) leaves it out"
+    ):
         table.write(frame[frame["k"] > 5])
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "message"),
+    [
+        (date(2020, 1, 1), datetime(2020, 1, 1, 5), "mixes dates and times without a zone"),
+        (
+            datetime(2020, 1, 1),
+            datetime(2020, 1, 1, tzinfo=ABROAD),
+            "times with a zone and times without a zone",
+        ),
+        (
+            datetime(2020, 1, 1, tzinfo=ABROAD),
+            datetime(2020, 1, 1),
+            "times with a zone and times without a zone",
+        ),
+        (b"a", "b", "mixes octets and text"),
+        (datetime(2020, 1, 1), pd.Timestamp(1), "no nanoseconds"),
+    ],
+)
+def test_objects_of_pandas_are_stored_as_they_are(first: object, second: object, message: str) -> None:
+    """Arrow makes all of a column what the first object is: a time loses its hour or its zone, text becomes octets."""
+    frame = pd.DataFrame({"k": [1, 2, 3], "v": pd.Series([first, None, second], dtype=object)})
+    with pytest.raises(scanner.SchemaMismatch, match=f"column 'v' .*{message}"):
+        to_arrow(frame)
+    for alike in (first, second):
+        if not isinstance(alike, pd.Timestamp):
+            frame["v"] = pd.Series([alike, pd.NaT, None], dtype=object)
+            assert to_arrow(frame)["v"].to_pylist() == [alike, None, None]
