@@ -45,13 +45,6 @@ class ScannerError(Exception):
         self.oldest_offset = oldest_offset
         self.metadata = dict(metadata or {})
 
-    def __reduce__(self) -> tuple[object, ...]:
-        # Errors cross Spark's pickle boundary, keyword attributes included.
-        return (
-            _rebuild,
-            (type(self), self.message, self.resume_token, self.oldest_offset, self.metadata),
-        )
-
     def __str__(self) -> str:
         return self.message
 
@@ -78,16 +71,6 @@ class ScannerError(Exception):
         if not (said.isascii() and said.isdigit() and len(said) < 16):
             return 0.0
         return min(int(said) / 1000, _RETRY_AFTER_S_MAX)
-
-
-def _rebuild(
-    kind: type[ScannerError],
-    message: str,
-    resume_token: bytes | None,
-    oldest_offset: int | None,
-    metadata: Mapping[str, str],
-) -> ScannerError:
-    return kind(message, resume_token=resume_token, oldest_offset=oldest_offset, metadata=metadata)
 
 
 class InternalError(ScannerError):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import logging
+import pickle
 from typing import NoReturn
 
 import pytest
@@ -39,6 +41,19 @@ def test_every_error_round_trips(row: ErrorRow) -> None:
         0,
         {"bucket": "3"},
     )
+
+
+@pytest.mark.parametrize("row", ERRORS, ids=lambda row: row.reason)
+def test_every_error_is_sent_to_another_process(row: ErrorRow) -> None:
+    """`multiprocessing` and Spark pickle errors: all that one carries arrives, and so do notes that a program adds."""
+    error = row.exception("what happened", resume_token=b"t", oldest_offset=0, metadata={"bucket": "3"})
+    error.add_note("of part 7")
+
+    for again in (pickle.loads(pickle.dumps(error)), copy.copy(error)):
+        assert type(again) is row.exception
+        assert str(again) == "what happened"
+        assert vars(again) == vars(error)
+        assert again.__notes__ == ["of part 7"]
 
 
 def test_absent_extras_stay_absent() -> None:
