@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import logging
 import math
@@ -39,6 +40,7 @@ _StreamT = TypeVar("_StreamT", bound=trio.abc.Stream)
 _log = logging.getLogger("weir.transport")
 _ACCEPT_FAILURES_LOGGED_S = 10.0
 """One line in so many seconds, while connections cannot be accepted."""
+_PORT_MAX: Final = 0xFFFF
 
 
 class _OneLine(logging.Filter):
@@ -278,6 +280,8 @@ async def serve(
 
 
 async def _listeners(server: Server, host: str, port: int) -> list[trio.SocketListener]:
+    if port > _PORT_MAX:  # Of which the C library takes the lower sixteen bits.
+        raise OSError(errno.EINVAL, f"a port is at most {_PORT_MAX}")
     listeners = await trio.open_tcp_listeners(port, host=host)
     server.host, server.port = listeners[0].socket.getsockname()[:2]
     return listeners if port else await _only(listeners, server.port)

@@ -56,6 +56,15 @@ async def test_an_address_that_is_not_ours_is_refused() -> None:
             pass
 
 
+async def test_a_port_that_is_none_is_refused() -> None:
+    """The C library would listen on the lower sixteen bits of it, which nobody asked for."""
+    with pytest.raises(
+        ArgumentInvalid, match=r"cannot listen on 127\.0\.0\.1:65536: a port is at most 65535"
+    ):
+        async with open_server(MemoryStore(), port=65536):
+            pass
+
+
 async def test_requests_of_calls_that_take_one_are_short() -> None:
     """What is longer is refused unread, and so is what opens a scan; what carries a schema may be longer."""
     table = description()
