@@ -172,19 +172,22 @@ class BucketCheckpoints:
             For the disk, if there is something to drop.
 
         Cancellation:
-            Some may be left on the disk until the next start.
+            The next one drops the rest.
         """
         async with self._pruning:
             # Looked for anew each time: while one is dropped, another one may be leased.
             while (checkpoint_id := self._oldest_superfluous()) is not None:
+                await trio.lowlevel.checkpoint_if_cancelled()
                 # From here on it cannot be found; what follows can take its time.
                 del self._kept[checkpoint_id]
                 drop = self._owner.store.drop_checkpoint
                 name = self.table.description.name
                 try:
-                    await self._owner.run_blocking(
-                        functools.partial(drop, name, self.index, checkpoint_id, self.table.table_id)
-                    )
+                    # Shielded: nobody else would drop it before the next start.
+                    with trio.CancelScope(shield=True):
+                        await self._owner.run_blocking(
+                            functools.partial(drop, name, self.index, checkpoint_id, self.table.table_id)
+                        )
                 except TableNotFound:
                     pass  # It went with its table; what has the name now is none of ours.
                 except ScannerError as error:

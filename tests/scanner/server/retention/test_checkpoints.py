@@ -253,6 +253,31 @@ async def test_a_checkpoint_that_is_leased_beside_a_prune_stays(store: Store) ->
         assert await kept.snapshot_ids("report") == [0, 1]
 
 
+async def test_a_prune_that_is_cancelled_forgets_none(store: Store) -> None:
+    """As by the reset of the call that dropped their leases: the next one drops the rest, without a new start."""
+    async with open_maintenance(store, ScannerConfig(checkpoints_kept=9)) as kept:
+        for number in range(4):
+            await kept.write([number])
+            await (await kept.checkpoints()).create()
+    async with open_maintenance(store, ScannerConfig(checkpoints_kept=1)) as kept:
+        checkpoints, scope = await kept.checkpoints(), trio.CancelScope()
+        run_blocking = kept.maintenance.checkpoints.run_blocking
+
+        async def cancel_after(function: Callable[[], T]) -> T:
+            result = await run_blocking(function)
+            scope.cancel()
+            return result
+
+        kept.maintenance.checkpoints.run_blocking = cancel_after
+        with scope:
+            await checkpoints.prune()
+        assert scope.cancelled_caught
+        assert await kept.ids() == [each.checkpoint_id for each in checkpoints] == [1, 2, 3]
+        kept.maintenance.checkpoints.run_blocking = run_blocking
+        await checkpoints.prune()
+        assert await kept.ids() == [3]
+
+
 async def test_a_checkpoint_that_is_being_opened_stays(store: Store) -> None:
     """Newer ones are made while the disk takes its time to open it: it is dropped after it was read, not before."""
     async with (
