@@ -202,7 +202,7 @@ class ImageKeeper:
             For another image that is made, and for storage; minutes where there are millions of rows.
 
         Cancellation:
-            What was written is removed.
+            What was written is removed; an image that is complete is used.
         """
         bucket = await self._catalog.bucket(table, index)
         path = bucket.image.path
@@ -319,9 +319,12 @@ class ImageKeeper:
         finally:
             hold.release(linger=False)
         try:
-            return await self._run_blocking(functools.partial(Image, making.path))
+            # Shielded: the file has its name, and unopened it would stay there, unused, and not be found to be dropped.
+            with trio.CancelScope(shield=True):
+                image = await self._run_blocking(functools.partial(Image, making.path))
         except (ImageDamaged, OSError) as error:
             raise StoreFailed(f"the image {making.path} was written, and cannot be read: {error}") from error
+        return image
 
     async def _write(
         self,

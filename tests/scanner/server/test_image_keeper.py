@@ -416,6 +416,24 @@ async def test_an_image_that_cannot_be_read_back_is_a_failure(tmp_path: Path) ->
         assert await at.scan() == (ReadSource.IMAGE, *expected[1:])
 
 
+async def test_an_image_whose_maker_is_cancelled_at_its_end_is_used(tmp_path: Path) -> None:
+    """The file has its name by then: it does not lie there until the bucket is opened anew."""
+    async with serving(tmp_path) as at:
+        await at.create()
+        scope = trio.CancelScope()
+
+        async def cancel() -> None:
+            scope.cancel()
+
+        at.when_made.append(cancel)
+        with scope:
+            await at.make()
+        assert scope.cancelled_caught
+        assert (await at.scan())[0] is ReadSource.IMAGE
+        assert await at.images.drop(await at.catalog.table("items"), 0)
+        assert files(tmp_path) == []
+
+
 class Chaos:
     """What may happen to a table with an image, drawn at random.
 
