@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from scanner.storage.rocksdb import manifest_length
+from scanner.storage.rocksdb import durable_end, manifest_length
 
 _WRITES = os.O_WRONLY | os.O_RDWR
-_NOT_NEEDED = ("LOCK", manifest_length.NAME)
+_NOT_NEEDED = ("LOCK", durable_end.NAME, manifest_length.NAME)
 """Files that nothing depends on after a power failure."""
 _REMOVED_FOR_GOOD = (".stage", "decision.json")
 

@@ -99,10 +99,11 @@ from scanner.storage.rocksdb.log import (
     stored_bytes,
 )
 from scanner.storage.rocksdb.log_reader import LogReader
-from scanner.storage.rocksdb.manifest_length import require_manifest_length, write_manifest_length
+from scanner.storage.rocksdb.manifest_length import write_manifest_length
 from scanner.storage.rocksdb.point_reads import RocksReader
 from scanner.storage.rocksdb.readers import CheckedIterator, Reading, stored_values
 from scanner.storage.rocksdb.snapshot import RocksSnapshot
+from scanner.storage.rocksdb.torn_manifest import cut_manifest, torn_manifest
 from scanner.storage.rocksdb.torn_tail import has_torn_tail
 from scanner.storage.rocksdb.unfinished import UNFINISHED_KEY, undo_unfinished, unfinished_range
 from scanner.storage.rocksdb.untouched import open_readable, open_untouched
@@ -405,6 +406,7 @@ class RocksBucket:
             self._range = self._range._replace(start=start, start_ordinal=ordinal)
             batch.put(LOG_RANGE_KEY, encode_log_range(self._range), database.meta_family)
             self._make_durable(database, batch)
+            self._note_durable(database)
 
     def create_checkpoint(self, directory: Path) -> Checkpoint:
         """Keep the state as of now in a directory of the bucket's checkpoints. See `Store.create_checkpoint`."""
@@ -419,6 +421,7 @@ class RocksBucket:
             batch = WriteBatch(raw_mode=True)
             note_checkpoint(database, batch, checkpoint)
             self._make_durable(database, batch)
+            self._note_durable(database)
             errors = background_errors(database)
             try:
                 make_checkpoint(database, directory, checkpoint)
@@ -531,10 +534,19 @@ class RocksBucket:
         Raises:
             ScannerError: It cannot be opened; it is closed.
         """
-        require_manifest_length(self._path, self._identity)
-        database = (
-            open_readable(self._path, self._resources) if read_only else self._open_writable(create=create)
-        )
+        whole = torn_manifest(self._path, self._identity, self._resources)
+        if whole is not None:
+            _logger.warning(
+                "%s: the end of its MANIFEST is there in pieces, as after a loss of power; it is dropped, since all"
+                " that was durable is there without it",
+                self._path,
+            )
+        if read_only:
+            database = open_readable(self._path, self._resources, manifest_bytes=whole)
+        else:
+            if whole is not None:
+                cut_manifest(self._path, whole)
+            database = self._open_writable(create=create)
         try:
             self._number = directory_number(self._path)
             if create:
@@ -876,6 +888,7 @@ class RocksBucket:
                 self._make_durable(database, batch)
                 self._group_states, self._applied, self._reached = states, shares, None
                 self._writers.take(writers)
+                self._note_durable(database)
             return
         self._watch_clock(log_range)
         # What was truncated since it was prepared stays truncated.
@@ -886,8 +899,7 @@ class RocksBucket:
         self._lineage, self._range, self._began_history = lineage, log_range, True
         self._group_states, self._applied, self._reached = states, shares, None
         self._writers.take(writers)
-        durable = DurableEnd(log_range.end, lineage.histories[-1].history_id)
-        write_durable_end(self._path, self._identity, durable)
+        self._note_durable(database)
 
     def _watch_clock(self, log_range: LogRange) -> None:
         """Say once when the clock falls behind the commit times, and once when it has caught up."""
@@ -914,6 +926,13 @@ class RocksBucket:
         except ScannerError as error:
             self._fail(error)
             raise StoreFailed(f"nothing of this write is promised: {error}") from error
+
+    def _note_durable(self, database: Database) -> None:
+        """Write into `DURABLE-END` what is durable now, once `_range` and `_lineage` say so."""
+        # Until a history records what was lost, the file alone tells of it.
+        end = self._range.end if self._began_history else max(self._range.end, self._durable_end)
+        durable = DurableEnd(end, self._lineage.newest, database.rocks.latest_sequence_number())
+        write_durable_end(self._path, self._identity, durable)
 
     def _fail(self, error: ScannerError) -> None:
         """Take no writes any more, and open no scans, until it is reopened."""

@@ -35,7 +35,7 @@ from scanner.storage.rocksdb.durable_end import read_durable_end
 from scanner.storage.rocksdb.findings import Counts, Finding, Severity
 from scanner.storage.rocksdb.folding import CONTRADICTIONS_MAX, KEYS_MAX, Disagreements, compare
 from scanner.storage.rocksdb.log import LINEAGE_KEY, LOG_RANGE_KEY
-from scanner.storage.rocksdb.manifest_length import require_manifest_length
+from scanner.storage.rocksdb.torn_manifest import torn_manifest
 from scanner.storage.rocksdb.unfinished import unfinished_range
 from scanner.storage.rocksdb.untouched import open_untouched
 
@@ -378,8 +378,9 @@ class BucketInspection:
         counts.buckets += 1
         try:
             # What a server refuses to open; RocksDB alone may open it as an older state.
-            require_manifest_length(self._directory, self._reader.entry.bucket_identity(self._index))
-            with open_untouched(self._directory, self._resources) as database:
+            identity = self._reader.entry.bucket_identity(self._index)
+            whole = torn_manifest(self._directory, identity, self._resources)
+            with open_untouched(self._directory, self._resources, manifest_bytes=whole) as database:
                 contents = read_contents(database, self._reader, self._index)
                 problems = [
                     _without(problem, database.path, self._directory) for problem in contents.problems

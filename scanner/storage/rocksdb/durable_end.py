@@ -5,12 +5,14 @@ there was more. This file does: after each sync it gets the end that is durable 
 machine that loses power may leave it behind the log, never ahead of it.
 
     octets  0-3   "WEND"
-            4     format, 2
+            4     format, 3
             5-12  end, big-endian
             13-28 id of the history that it is of
-            29-32 CRC-32C of the bucket's identity and of what precedes
+            29-36 RocksDB's number of the newest durable write, big-endian
+            37-40 CRC-32C of the bucket's identity and of what precedes
 
-The identity is covered so that the file of another bucket says nothing of this one.
+Format 2, which is read, has no such number. The identity is covered so that the file of another bucket says nothing of
+this one.
 
 This module knows no RocksDB.
 """
@@ -25,10 +27,11 @@ from typing import Final, NamedTuple
 from scanner.data.digest import checksum
 
 NAME: Final = "DURABLE-END"
-_FIELDS: Final = struct.Struct(">4sBQ16s")
+_FIELDS: Final = struct.Struct(">4sBQ16sQ")
+_FIELDS_2: Final = struct.Struct(">4sBQ16s")
 _CHECKSUM: Final = struct.Struct(">I")
 _MAGIC: Final = b"WEND"
-_FORMAT: Final = 2
+_FORMAT: Final = 3
 
 
 class DurableEnd(NamedTuple):
@@ -38,6 +41,8 @@ class DurableEnd(NamedTuple):
     """One past the newest change that was durable."""
     history_id: bytes
     """The history that wrote it."""
+    sequence: int = 0
+    """RocksDB's number of the newest change of it that was durable, in rows, log or meta; 0: it is not known."""
 
 
 def write_durable_end(directory: Path, identity: bytes, durable: DurableEnd) -> None:
@@ -57,10 +62,11 @@ def read_durable_end(directory: Path, identity: bytes) -> DurableEnd | None:
     """Read the file of a bucket; None if there is none, or it is not whole or not of this bucket: nothing is known."""
     try:
         content = (directory / NAME).read_bytes()
-        fields, (crc,) = content[: _FIELDS.size], _CHECKSUM.unpack(content[_FIELDS.size :])
-        magic, form, end, history_id = _FIELDS.unpack(fields)
+        fields, (crc,) = content[: -_CHECKSUM.size], _CHECKSUM.unpack(content[-_CHECKSUM.size :])
+        form = {_FIELDS_2.size: 2, _FIELDS.size: _FORMAT}.get(len(fields))
+        magic, found, *durable = (_FIELDS if form == _FORMAT else _FIELDS_2).unpack(fields)
     except (OSError, struct.error):
         return None
-    if (magic, form, crc) != (_MAGIC, _FORMAT, checksum(fields, checksum(identity))):
+    if (magic, found, crc) != (_MAGIC, form, checksum(fields, checksum(identity))):
         return None
-    return DurableEnd(end, history_id)
+    return DurableEnd(*durable)

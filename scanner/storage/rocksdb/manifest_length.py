@@ -2,9 +2,9 @@
 
 When RocksDB opens a database it replays the write-ahead logs, writes their contents into files, one column family after
 another, and adds a record for each to the MANIFEST. Then the logs go. A MANIFEST that later loses the last of these
-records opens without complaint: RocksDB takes it for one whose writer was killed. The rows are then newer than the
-changelog, a state that never was. The same goes for a flush that is asked for, and for closing, which flush each family
-by itself. What RocksDB appends by itself counts for all families or for none.
+records, or has zeros there, opens without complaint: RocksDB takes it for one whose writer was killed. The rows are
+then newer than the changelog, a state that never was. The same goes for a flush that is asked for, and for closing,
+which flush each family by itself. What RocksDB appends by itself counts for all families or for none.
 
     octets  0-3   "WMAN"
             4     format, 1
@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import Final
 
 from scanner.data.digest import checksum
-from scanner.errors import DataCorrupted
 
 NAME: Final = "OPENED-MANIFEST"
 _FIELDS: Final = struct.Struct(">4sBQQ")
@@ -40,8 +39,8 @@ def write_manifest_length(directory: Path, identity: bytes) -> None:
     A disk that refuses is no reason to stay closed: nothing is known then.
     """
     try:
-        number, length = _current(directory)
-        fields = _FIELDS.pack(_MAGIC, _FORMAT, number, length)
+        manifest = current_manifest(directory)
+        fields = _FIELDS.pack(_MAGIC, _FORMAT, _number(manifest), manifest.stat().st_size)
         descriptor = os.open(directory / NAME, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             os.pwrite(descriptor, fields + _CHECKSUM.pack(checksum(fields, checksum(identity))), 0)
@@ -51,36 +50,37 @@ def write_manifest_length(directory: Path, identity: bytes) -> None:
         pass
 
 
-def require_manifest_length(directory: Path, identity: bytes) -> None:
-    """Check that the MANIFEST has lost nothing of what it held when that was noted last.
+def noted_length(directory: Path, identity: bytes) -> int:
+    """How long the MANIFEST that is in use was when that was noted last.
 
-    Where the file is missing, damaged, of another bucket or of another MANIFEST, nothing is known, and nothing is said.
+    0, where the file is missing, damaged, of another bucket or of another MANIFEST: nothing is known then.
 
     Raises:
-        DataCorrupted: It is shorter.
+        OSError, ValueError: As `current_manifest`.
     """
+    in_use = _number(current_manifest(directory))
     try:
         content = (directory / NAME).read_bytes()
         fields, (crc,) = content[: _FIELDS.size], _CHECKSUM.unpack(content[_FIELDS.size :])
         magic, form, number, length = _FIELDS.unpack(fields)
-        current, found = _current(directory)
-    except (OSError, ValueError, struct.error):
-        return  # RocksDB says what is wrong with its own files.
-    if (magic, form, crc) != (_MAGIC, _FORMAT, checksum(fields, checksum(identity))):
-        return
-    if current == number and found < length:
-        raise DataCorrupted(
-            f"{directory}: MANIFEST-{number:06d} has {found} bytes, and had {length} when the bucket was"
-            " opened, flushed or closed last; rows and changelog would be of different states: restore it from a copy"
-        )
+    except (OSError, struct.error):
+        return 0
+    if (magic, form, number, crc) != (_MAGIC, _FORMAT, in_use, checksum(fields, checksum(identity))):
+        return 0
+    return int(length)
 
 
-def _current(directory: Path) -> tuple[int, int]:
-    """Number and length of the MANIFEST that is in use.
+def current_manifest(directory: Path) -> Path:
+    """The MANIFEST that is in use.
 
     Raises:
-        OSError: It cannot be read.
+        OSError: It cannot be read which one that is.
         ValueError: `CURRENT` names none.
     """
-    name = (directory / "CURRENT").read_text().strip()
-    return int(name.removeprefix("MANIFEST-")), (directory / name).stat().st_size
+    manifest = directory / (directory / "CURRENT").read_text().strip()
+    _number(manifest)
+    return manifest
+
+
+def _number(manifest: Path) -> int:
+    return int(manifest.name.removeprefix("MANIFEST-"))

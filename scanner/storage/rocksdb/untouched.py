@@ -28,16 +28,21 @@ SETTINGS_NAME: Final = "rocksdict-config.json"
 _OF_ONE_PROCESS: Final = frozenset({"LOCK", "LOG", SETTINGS_NAME})
 """Files that every process that opens a database has, or writes, for itself."""
 _LINKS_PREFIX: Final = "weir-links-"
+_MANIFEST_PREFIX: Final = "MANIFEST-"
 _DIRECTORY_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @contextmanager
-def open_untouched(directory: Path, resources: RocksResources) -> Iterator[Database]:
+def open_untouched(
+    directory: Path, resources: RocksResources, *, manifest_bytes: int | None = None, logs: bool = True
+) -> Iterator[Database]:
     """Open a database, which is not written to meanwhile, for the length of a block.
 
     Args:
         directory: Of the bucket or the checkpoint.
         resources: Of the reader.
+        manifest_bytes: So much of its MANIFEST is read; None: all of it.
+        logs: Whether its write-ahead logs are read.
 
     Raises:
         DataCorrupted: It is damaged, or not there. What the block raises names the directory, too.
@@ -46,7 +51,7 @@ def open_untouched(directory: Path, resources: RocksResources) -> Iterator[Datab
     """
     with _temporary_directory() as links:
         try:
-            _link(directory, links)
+            _link(directory, links, manifest_bytes=manifest_bytes, logs=logs)
             database = open_database(links, resources, read_only=True)
             try:
                 yield database
@@ -59,24 +64,39 @@ def open_untouched(directory: Path, resources: RocksResources) -> Iterator[Datab
             raise type(error)(message) from error
 
 
-def open_readable(directory: Path, resources: RocksResources) -> Database:
+def open_readable(
+    directory: Path, resources: RocksResources, *, manifest_bytes: int | None = None
+) -> Database:
     """Open a database for reading only, also where its directory takes nothing.
 
     A file system that Linux has mounted read-only, as it does after an error, refuses rocksdict's settings. Then the
-    links are opened; they may go at once, because all files of a database that is only read stay open.
+    links are opened; they may go at once, because all files of a database that is only read stay open. So are they
+    where not all of its MANIFEST is read.
+
+    Args:
+        directory: Of the bucket or the checkpoint.
+        resources: Of the reader.
+        manifest_bytes: So much of its MANIFEST is read; None: all of it.
 
     Raises:
         DataCorrupted, StoreFailed: As `open_database`.
     """
+    if manifest_bytes is not None:
+        return _open_links(directory, resources, manifest_bytes)
     try:
         return open_database(directory, resources, read_only=True)
     except TooManyFiles:
         raise
     except StoreFailed:
-        with suppress(ScannerError), _temporary_directory() as links:
-            _link(directory, links)
-            return replace(open_database(links, resources, read_only=True), path=directory)
+        with suppress(ScannerError):
+            return _open_links(directory, resources, None)
         raise
+
+
+def _open_links(directory: Path, resources: RocksResources, manifest_bytes: int | None) -> Database:
+    with _temporary_directory() as links:
+        _link(directory, links, manifest_bytes=manifest_bytes, logs=True)
+        return replace(open_database(links, resources, read_only=True), path=directory)
 
 
 @contextmanager
@@ -102,7 +122,9 @@ def _temporary_directory() -> Iterator[Path]:
 
 
 def _is_ours(file: Path) -> bool:
-    return file.is_symlink() or file.name in _OF_ONE_PROCESS or file.name.startswith("LOG.")
+    return (
+        file.is_symlink() or file.name in _OF_ONE_PROCESS or file.name.startswith(("LOG.", _MANIFEST_PREFIX))
+    )
 
 
 @functools.cache
@@ -138,8 +160,8 @@ def _no_room(reason: str) -> str:
     return f"no temporary files can be made: make room for them, or name another place by TMPDIR ({reason})"
 
 
-def _link(directory: Path, links: Path) -> None:
-    """Fill a directory with links to the files of a database.
+def _link(directory: Path, links: Path, *, manifest_bytes: int | None, logs: bool) -> None:
+    """Fill a directory with links to the files of a database, but for logs, and a MANIFEST that is cut.
 
     Raises:
         DataCorrupted: There is no such directory.
@@ -150,5 +172,10 @@ def _link(directory: Path, links: Path) -> None:
         if not directory.is_dir():
             raise DataCorrupted(f"{directory}: its files are gone; restore them from a copy")
         for file in directory.absolute().iterdir():
-            if file.name not in _OF_ONE_PROCESS:
+            if file.name in _OF_ONE_PROCESS or (file.suffix == ".log" and not logs):
+                continue
+            if file.name.startswith(_MANIFEST_PREFIX) and manifest_bytes is not None:
+                with file.open("rb") as manifest:
+                    (links / file.name).write_bytes(manifest.read(manifest_bytes))
+            else:
                 (links / file.name).symlink_to(file)

@@ -299,7 +299,8 @@ def test_what_a_killed_inspection_left_is_removed(
         (place / name).mkdir(parents=True)
         if not name.endswith("new"):
             (place / name / "000007.sst").symlink_to(data / "FORMAT")
-    (place / "weir-links-left" / "LOG").touch()
+    for name in ("LOG", "MANIFEST-000005"):
+        (place / "weir-links-left" / name).touch()
     (place / "weir-links-foreign" / "mine").touch()
     monkeypatch.setattr(tempfile, "tempdir", str(place))
     used = os.open(place / "weir-links-used", os.O_RDONLY)

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scanner.errors import DataCorrupted, SnapshotLost
+from scanner.storage.group_states import GroupState
 from scanner.storage.lineage import (
     HISTORIES_MAX,
     NO_HISTORY,
@@ -197,6 +198,12 @@ def test_a_lost_tail_is_logged_and_counted(
         assert lost == 7
         assert f"{lost} acknowledged changes are lost" in caplog.text
         assert bucket.lost_changes == lost
+        (path,) = (tmp_path / "killed").glob(f"tables/*/0000/{durable_end.NAME}")
+        # What begins no history leaves it to the file to tell of the loss.
+        bucket.commit_prepared(bucket.prepare([]), {"group": GroupState(1)})
+        known = durable_end.read_durable_end(path.parent, _identity_of(path.parent))
+        assert known is not None
+        assert known.end == end
         bucket.commit([[put(500, "c")]])
         assert bucket.lost_changes == lost
         assert sorted(contents(bucket)) == [0, 1, 2, 3, 4, 500]
