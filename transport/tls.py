@@ -48,6 +48,8 @@ _TOO_WEAK: Final = frozenset({"CA_KEY_TOO_SMALL", "CA_MD_TOO_WEAK", "EE_KEY_TOO_
 _SHORTAGES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO})
 """Why a file cannot be read now that does not change when it can be read again."""
 _RETRY_S: Final = 10.0
+_CLOCK_DECIDES: Final = frozenset({9, 10})
+"""OpenSSL's numbers for a certificate that is not valid yet, and for one that has expired."""
 
 _WARN_BEFORE_S: Final = 14 * 86_400.0
 _WARN_SHARE: Final = 5
@@ -205,7 +207,8 @@ class ServerTls:
         validity, now = _validity(self._certificate), time.time()
         if validity.end <= now:
             raise TlsFileInvalid(
-                f"the certificate {os.fspath(self._certificate)} expired at {_utc(validity.end)}; replace it"
+                f"the certificate {os.fspath(self._certificate)} expired at {_utc(validity.end)}"
+                f" {_clock_says()}; replace it"
             )
         if validity.chain_start > now:
             self._awaited = validity.chain_start
@@ -245,7 +248,7 @@ def client_tls(
     else:
         _load_ca(context, ca)
         if _cas_expired(context):
-            raise TlsFileInvalid(f"every CA in {os.fspath(ca)} has expired; replace it")
+            raise TlsFileInvalid(f"every CA in {os.fspath(ca)} has expired {_clock_says()}; replace it")
     if certificate is not None:
         _load_certificate(context, certificate, certificate if key is None else key)
     elif key is not None:
@@ -261,7 +264,8 @@ def certificate_expired(fields: Mapping[str, Any] | None) -> bool:
 def tls_failure(error: ssl.SSLError) -> str:
     """Why TLS failed, in one line."""
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"the certificate cannot be trusted: {error.verify_message}"
+        clock = f" {_clock_says()}" if error.verify_code in _CLOCK_DECIDES else ""
+        return f"the certificate cannot be trusted: {error.verify_message}{clock}"
     reason = error.reason or ""
     if reason in {"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNKNOWN_PROTOCOL"}:
         return "the peer does not speak TLS"
@@ -337,6 +341,11 @@ def _validity(certificate: FilePath) -> _Validity:
 
 def _utc(seconds: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(seconds))
+
+
+def _clock_says() -> str:
+    """To be said where a certificate's time decides: it may be the clock that is wrong."""
+    return f"(this machine's clock says {_utc(time.time())})"
 
 
 def _load_ca(context: ssl.SSLContext, ca: FilePath) -> None:

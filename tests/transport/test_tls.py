@@ -120,6 +120,18 @@ async def test_server_of_another_ca(tmp_path: Path) -> None:
             await check_echo(client)
 
 
+@pytest.mark.parametrize(("days_left", "what"), [(-1, "has expired"), (101, "is not yet valid")])
+async def test_server_certificate_at_another_time(days_left: int, what: str, tmp_path: Path) -> None:
+    """Where the time of a certificate decides, the error says what the time is here: the clock may be wrong."""
+    made = files(tmp_path, "then", issue("test", "127.0.0.1", days_left=days_left))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(made.certificate, made.key)
+    clock = rf"{what} \(this machine's clock says \d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d UTC\)$"
+    with pytest.raises(ConnectionLost, match=clock):
+        async with connected(context, client_tls(tmp_path)):
+            pass
+
+
 async def test_server_of_another_name(tmp_path: Path) -> None:
     """A client does not talk to a server whose certificate names another host."""
     elsewhere = files(tmp_path, "elsewhere", issue("test", "elsewhere.example"))
