@@ -100,12 +100,12 @@ class FileWatch:
         self._paths = tuple(paths)
         self._seen = self._look()
         self._again_at = math.inf
-        """When they count as changed whatever is seen, seconds since 1970."""
+        """When they count as changed whatever is seen, seconds of a clock that nobody sets."""
 
     def changed(self) -> bool:
         """Whether anything is different from the last time this was asked; one stat per file."""
         before, self._seen = self._seen, self._look()
-        if self._again_at <= time.time():
+        if self._again_at <= time.monotonic():
             self._again_at = math.inf
             return True
         return self._seen != before
@@ -114,7 +114,7 @@ class FileWatch:
         """Say that the files could not be read. If they are not to blame, they count as changed a little later."""
         cause = error.__cause__
         if isinstance(cause, OSError) and cause.errno in _SHORTAGES:
-            self._again_at = time.time() + _RETRY_S
+            self._again_at = time.monotonic() + _RETRY_S
 
     def _look(self) -> tuple[tuple[int, ...] | None, ...]:
         return tuple(map(_signature, self._paths))

@@ -383,7 +383,7 @@ def test_credentials_that_could_not_be_read_for_want_of_descriptors_are_read_lat
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else who was removed at that moment could go on until the file changes again."""
-    path, now = tmp_path / "credentials.toml", time.time()
+    path, now = tmp_path / "credentials.toml", time.monotonic()
     path.write_text(CREDENTIALS)
     credentials = CredentialsFile(path)
     before = credentials.current()
@@ -395,7 +395,7 @@ def test_credentials_that_could_not_be_read_for_want_of_descriptors_are_read_lat
     with monkeypatch.context() as shortage:
         shortage.setattr(Path, "read_text", none_left)
         assert credentials.current() is before
-    monkeypatch.setattr(time, "time", lambda: now + 20)
+    monkeypatch.setattr(time, "monotonic", lambda: now + 20)
     assert credentials.current() is not before
 
 
