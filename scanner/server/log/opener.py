@@ -112,10 +112,12 @@ class LogOpener:
         _require_all_keys(query)
         table = await self._catalog.table(query.table, query.table_id)
         bucket = await self._catalog.bucket(table, query.bucket)
+        now_us = self._now_us()
+        await bucket.wait_stamped_before(start.timestamp_us)
         async with bucket.between_commits():
             query = table.schema.resolve(query, changes=True)
             with said_of_bucket(query.bucket):
-                offset = start_offset(bucket.storage, start, self._now_us())
+                offset = start_offset(bucket.storage, start, now_us)
                 stop_offset = stop.resolve(bucket.storage, offset)
             return self._admit(table, bucket, query, principal, offset, stop_offset)
 
@@ -286,12 +288,14 @@ class LogOpener:
             ScannerError: As `open`.
 
         Waits:
-            The first time for storage.
+            The first time for storage; for the commit that runs now, if a time is asked for.
 
         Cancellation:
             No effect: nothing is open.
         """
         bucket = await self._catalog.bucket(table, position.bucket)
+        now_us = self._now_us()
+        await bucket.wait_stamped_before(position.start.timestamp_us)
         async with bucket.beside_commits():
             storage = bucket.storage
             if position.WhichOneof("at") == "offset":
@@ -301,7 +305,7 @@ class LogOpener:
                     storage.lineage.require(position.history, offset, storage.log_end, "the position")
                 require_in_log(storage, offset, "the position")
             else:
-                offset = start_offset(storage, position.start, self._now_us())
+                offset = start_offset(storage, position.start, now_us)
             stop = Stop(position.stop_offset if position.HasField("stop_offset") else None)
             stop_offset = stop.resolve(storage, offset)
             scan = bucket.admit(self._source(table, bucket, query, offset, stop_offset, START))

@@ -221,9 +221,11 @@ class TablesService:
         name = message.table
         authorize(stream, Right.DESCRIBE, name)
         table = await self._catalog.table(name, meant_table_id(message))
-        ranges = []
+        ranges, now_us = [], self._now_us()
         for index in range(table.description.buckets):
-            bucket = (await self._catalog.bucket(table, index)).storage
+            served = await self._catalog.bucket(table, index)
+            await served.wait_stamped_before(message.timestamp_us)
+            bucket = served.storage
             found = pb.OffsetRange(
                 bucket=index,
                 start_offset=bucket.log_start,
@@ -232,7 +234,7 @@ class TablesService:
             )
             if message.HasField("timestamp_us"):
                 time_us = message.timestamp_us
-                found.at_offset = start_offset(bucket, LogStart(timestamp_us=time_us), self._now_us())
+                found.at_offset = start_offset(bucket, LogStart(timestamp_us=time_us), now_us)
                 found.at_is_kept = keeps_since(bucket, found.at_offset, time_us)
             ranges.append(found)
             await pass_turn_among(index)

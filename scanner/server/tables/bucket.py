@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import math
 from collections.abc import AsyncIterator, Callable, Generator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, Final
@@ -124,6 +125,8 @@ class ServedBucket:
         """Whether a commit has storage open, and must not lose it; one that waits for room for files has not."""
         self._writing = False
         """Whether a commit is being written; its thread moves the log's end, and nothing is closed or reopened."""
+        self._stamped_us: float = math.inf
+        """What the clock said when the commit under way was stamped, or its last piece; infinity: none is stamped."""
         self._waking: trio.Event | None = None
         """Set when the one who opens storage has ended; None: nobody does."""
         self._closing: trio.Event | None = None
@@ -162,6 +165,24 @@ class ServedBucket:
         if self._floor is not None and self.storage.failure is None:
             self._floor_us = self._floor.floor_us
         return self._floor_us
+
+    async def wait_stamped_before(self, time_us: int) -> None:
+        """Wait until no commit is under way that has an earlier time than this one, which has passed.
+
+        Commits that begin later have later times. So what the log tells of that time then, it tells for ever.
+
+        Args:
+            time_us: Microseconds since 1970 UTC, by the clock that stamps the commits.
+
+        Waits:
+            For the commit that runs now, if one does.
+
+        Cancellation:
+            No effect.
+        """
+        if self._stamped_us < time_us:
+            for write in tuple(self._writes.taken):
+                await write.settled.wait()
 
     @property
     def open_scans(self) -> tuple[OpenScan[Any], ...]:
@@ -599,6 +620,7 @@ class ServedBucket:
             )
         finally:
             self._at_work = False
+            self._stamped_us = math.inf
             settle(writes, error)
 
     async def _commit_together(self, writes: list[PendingWrite]) -> None:
@@ -696,7 +718,7 @@ class ServedBucket:
             waiting = [piece]
             while waiting:
                 part = waiting.pop()
-                prepared = await self._prepare([part], after_us)
+                prepared = await self._prepare([part], after_us, shown=False)
                 if prepared.refusals:
                     # With what it replaces it is too much for one entry; one mutation never is.
                     waiting += (part[len(part) // 2 :], part[: len(part) // 2])
@@ -710,6 +732,10 @@ class ServedBucket:
         await self._run_blocking(functools.partial(self.storage.commit_prepared, last, applied=applied))
         return start, last.start
 
-    async def _prepare(self, groups: list[Sequence[Mutation]], after_us: int) -> PreparedCommit:
+    async def _prepare(
+        self, groups: list[Sequence[Mutation]], after_us: int, *, shown: bool = True
+    ) -> PreparedCommit:
         clock_us = None if self._clock_us is None else self._clock_us()
+        if shown:  # A time between two pieces of a share means the first.
+            self._stamped_us = clock_us or 0
         return await self._run_blocking(functools.partial(self.storage.prepare, groups, clock_us, after_us))

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import datetime
 import itertools
 import re
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 import pytest
 import trio
 
+import scanner
 from scanner.errors import (
     ArgumentInvalid,
     Draining,
@@ -24,7 +26,10 @@ from scanner.errors import (
 )
 from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.proto.weir.v1 import tables_pb2
+from scanner.server.clock import WallClock
 from scanner.server.config import ScannerConfig
+from scanner.server.server import open_server
+from scanner.server.tables.bucket import ServedBucket
 from scanner.storage.memory.store import MemoryDisk, MemoryStore
 from tests.support.scans import (
     SMALL,
@@ -51,6 +56,7 @@ EARLIEST = pb.LogStart(earliest=True)
 LATEST = pb.LogStart(latest=True)
 
 Rows = dict[int, dict[str, Any]]
+T = TypeVar("T")
 
 
 @asynccontextmanager
@@ -196,6 +202,51 @@ async def test_a_start_by_time() -> None:
         error = await refusal(client, log_start=pb.LogStart(timestamp_us=1 << 60))
         assert isinstance(error, ArgumentInvalid)
         assert "future" in error.message
+
+
+@pytest.mark.parametrize("ask", ["offsets", "push", "fetch"])
+async def test_a_start_by_time_while_a_commit_is_under_way(
+    ask: str, mock_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A commit that has an earlier time, and is not durable yet, is before it: whoever asks is told so at once."""
+    clock = WallClock()
+    stamped, written = trio.Event(), trio.Event()
+    wait = ServedBucket.wait_stamped_before
+
+    async def held_up(function: Callable[[], T]) -> T:
+        result = function()
+        if getattr(function, "func", function).__name__ == "prepare":
+            stamped.set()
+            await written.wait()
+        return result
+
+    async def seen(bucket: ServedBucket, time_us: int) -> None:
+        written.set()  # Somebody asks: what is under way may go on.
+        await wait(bucket, time_us)
+
+    monkeypatch.setattr(ServedBucket, "wait_stamped_before", seen)
+    async with (
+        open_server(MemoryStore(), clock=clock, run_blocking=held_up) as server,
+        scanner.connect(f"127.0.0.1:{server.port}") as client,
+        trio.open_nursery() as nursery,
+    ):
+        table = await client.create_table(
+            "t", pa.schema([pa.field("k", pa.int64(), nullable=False)]), ["k"], 1
+        )
+        nursery.start_soon(table.write, pa.table({"k": [1]}))
+        await stamped.wait()
+        mock_clock.jump(1.0)
+        time = datetime.datetime.fromtimestamp(0, datetime.UTC) + datetime.timedelta(
+            microseconds=clock.now_us()
+        )
+        if ask == "offsets":
+            assert [each.at_offset for each in await table.offsets(at=time)] == [1]
+        else:
+            tail = table.new_scan().with_source("log").with_mode(ask).start_at(time)
+            async with tail.execute() as batches:
+                nursery.start_soon(table.write, pa.table({"k": [2]}))
+                batch = await anext(batches)
+                assert batch["_log_offset"].to_pylist() == [1]
 
 
 @pytest.mark.parametrize(
