@@ -21,10 +21,14 @@ class WallClock:
     def __init__(self, wall_s: Callable[[], float] = time.time) -> None:
         self._offset_s = wall_s() - trio.current_time()
 
+    def now_s(self) -> float:
+        """Seconds since 1970 UTC."""
+        return trio.current_time() + self._offset_s
+
     def now_ms(self) -> int:
         """Milliseconds since 1970 UTC."""
-        return round((trio.current_time() + self._offset_s) * 1000)
+        return round(self.now_s() * 1000)
 
     def now_us(self) -> int:
         """Microseconds since 1970 UTC."""
-        return round((trio.current_time() + self._offset_s) * 1_000_000)
+        return round(self.now_s() * 1_000_000)

@@ -407,9 +407,10 @@ async def _open_services(
     access: Access,
     activity: Activity,
 ) -> AsyncIterator[_Services]:
-    tokens = Tokens(await run_blocking(functools.partial(load_token_keys, store)))
+    clock = clock or WallClock()
+    keys = await run_blocking(functools.partial(load_token_keys, store))
+    tokens = Tokens(keys, clock.now_s)
     async with bare(trio.open_nursery()) as nursery:
-        clock = clock or WallClock()
         floor = await CommitTimeFloor.load(store, run_blocking, clock.now_us)
         catalog = Catalog(store, config, nursery, run_blocking, activity, clock, floor)
         maintenance = await Maintenance.load(store, catalog, config, run_blocking, clock)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -129,7 +130,7 @@ async def open_maintenance(
     async with trio.open_nursery() as nursery:
         catalog = Catalog(store, config, nursery, run_blocking)
         maintenance = await Maintenance.load(store, catalog, config, run_blocking, clock)
-        tokens = Tokens(load_token_keys(store))
+        tokens = Tokens(load_token_keys(store), time.time)
         opener = ScanOpener(catalog, config, tokens)
         yield Kept(store, catalog, maintenance, opener, maintenance.snapshot_scans(opener), tokens)
         catalog.close_snapshots()

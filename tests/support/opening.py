@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -66,7 +67,7 @@ async def opening(config: ScannerConfig = CONFIG) -> AsyncIterator[Opening]:
     store = filled_store(ROWS)
     async with trio.open_nursery() as nursery:
         catalog = Catalog(store, config, nursery, inline)
-        tokens = Tokens(load_token_keys(store))
+        tokens = Tokens(load_token_keys(store), time.time)
         yield Opening(store, catalog, ScanOpener(catalog, config, tokens), tokens)
         assert list(catalog.open_scans()) == []
         assert all(bucket.pins.oldest() is None for _, _, bucket in catalog.open_buckets())

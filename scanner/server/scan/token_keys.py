@@ -58,6 +58,10 @@ class TokenKey:
     expires_at_s: int | None = None
     """From when on its tokens are refused; None: not decided before it is retired."""
 
+    def is_over(self, now_s: float) -> bool:
+        """Whether its tokens are refused at a time."""
+        return self.expires_at_s is not None and self.expires_at_s <= now_s
+
 
 class TokenKeys:
     """A current key, and those whose tokens are accepted besides. Immutable.
@@ -76,10 +80,10 @@ class TokenKeys:
             raise ValueError(f"the secret of a token key has {SECRET_BYTES} bytes")
         self.accepted = keys
         """The keys whose tokens are accepted, oldest first; the current one is among them."""
-        self._secrets = {key.key_id: key.secret for key in keys}
+        self._by_id = {key.key_id: key for key in keys}
 
     def __repr__(self) -> str:
-        return f"<TokenKeys: current {self.current.key_id}, accepted {sorted(self._secrets)}>"
+        return f"<TokenKeys: current {self.current.key_id}, accepted {sorted(self._by_id)}>"
 
     @classmethod
     def create(cls, *, now_s: float, random: Callable[[int], bytes] = secrets.token_bytes) -> TokenKeys:
@@ -96,9 +100,10 @@ class TokenKeys:
         """The key that new tokens are made with."""
         return self.accepted[-1]
 
-    def secret_of(self, key_id: int) -> bytes | None:
-        """The secret of an accepted key; None if no such key is accepted."""
-        return self._secrets.get(key_id)
+    def secret_of(self, key_id: int, now_s: float) -> bytes | None:
+        """The secret of an accepted key; None if no such key is accepted, or not any more."""
+        key = self._by_id.get(key_id)
+        return None if key is None or key.is_over(now_s) else key.secret
 
     def rotate(
         self,
@@ -132,8 +137,7 @@ class TokenKeys:
 
     def without_expired(self, *, now_s: float) -> TokenKeys:
         """The keys without those that have expired; the current one always stays."""
-        kept = [key for key in self.accepted if key.expires_at_s is None or now_s < key.expires_at_s]
-        return TokenKeys(tuple(kept))
+        return TokenKeys(tuple(key for key in self.accepted if not key.is_over(now_s)))
 
     def to_document(self) -> bytes:
         """What is kept in the data directory."""

@@ -40,7 +40,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
@@ -135,14 +135,16 @@ def stop_of(snapshot_id: int) -> int | None:
 
 
 class Tokens:
-    """Makes and reads tokens. Holds no state but the keys; any thread may use it.
+    """Makes and reads tokens. Holds no state but the keys.
 
     Args:
         keys: Of the data directory.
+        now_s: Tells the seconds since 1970 UTC; keys expire by it.
     """
 
-    def __init__(self, keys: TokenKeys) -> None:
+    def __init__(self, keys: TokenKeys, now_s: Callable[[], float]) -> None:
         self._keys = keys
+        self._now_s = now_s
 
     def mint_of(self, query: ScanQuery, principal: str) -> TokenMint:
         """What makes the tokens of one scan, one per batch."""
@@ -184,7 +186,7 @@ class Tokens:
         if not TOKEN_OVERHEAD_BYTES <= len(token) <= TOKEN_OVERHEAD_BYTES + KEY_BYTES_MAX:
             raise ResumeTokenInvalid(f"no resume token has {len(token)} bytes; {_ADVICE}")
         fields = _FIELDS.unpack_from(token)
-        secret = self._keys.secret_of(fields[1])
+        secret = self._keys.secret_of(fields[1], self._now_s())
         if secret is None:
             raise ResumeTokenInvalid(
                 "the resume token was made with a key that this server does not accept, or not any more, as after it"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
@@ -120,7 +121,7 @@ async def serving(path: Path, config: ScannerConfig = CONFIG) -> AsyncIterator[S
     with RocksStore.open(path) as store:
         async with trio.open_nursery() as nursery:
             catalog = Catalog(store, config, nursery, run_blocking)
-            opener = ScanOpener(catalog, config, Tokens(load_token_keys(store)))
+            opener = ScanOpener(catalog, config, Tokens(load_token_keys(store), time.time))
             maintenance = await Maintenance.load(store, catalog, config, run_blocking)
             yield Serving(
                 store, config, catalog, opener, maintenance.images, maintenance.deltas, when_begun, when_made

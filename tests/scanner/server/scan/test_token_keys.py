@@ -55,8 +55,9 @@ def test_rotation_overlaps() -> None:
         keys = rotate_token_keys(drawer, overlap_s=150, now_s=lambda: now_s)  # noqa: B023
     assert keys.current.key_id == 4
     assert [each.key_id for each in keys.accepted] == [2, 3, 4]
-    assert keys.secret_of(1) is None
-    assert keys.secret_of(3) == keys.accepted[1].secret
+    assert keys.secret_of(1, 300) is None
+    assert keys.secret_of(3, 449.9) == keys.accepted[1].secret
+    assert keys.secret_of(3, 450) is None
     assert [each.retired_at_s for each in keys.accepted] == [200, 300, None]
     assert [each.expires_at_s for each in keys.accepted] == [350, 450, None]
     assert load_token_keys(drawer, now_s=lambda: 300).accepted == keys.accepted

@@ -28,6 +28,11 @@ GOLDEN = Path(__file__).parent / "golden" / "tokens.json"
 SECRETS = [bytes([index]) * 32 for index in range(3)]
 
 
+def at_once() -> float:
+    """A time at which no key has expired."""
+    return 0.0
+
+
 def keys_of(secret: bytes = SECRETS[0]) -> TokenKeys:
     """One key that is the same every time."""
     return TokenKeys.create(now_s=0, random=lambda _: secret)
@@ -86,7 +91,7 @@ STATE = TokenState(
     next_offset=4,
     snapshot_id=6,
 )
-TOKENS = Tokens(keys_of())
+TOKENS = Tokens(keys_of(), at_once)
 TOKEN = TOKENS.mint_of(QUERY, "reader").token(STATE)
 
 
@@ -233,7 +238,7 @@ def test_an_unknown_version_is_refused() -> None:
 def test_an_unknown_key_is_refused() -> None:
     """A token that names a key which is not accepted is refused; so is one by another server's key of that id."""
     assert "key that this server does not accept" in refused(TOKEN[:1] + struct.pack(">I", 9) + TOKEN[5:])
-    elsewhere = Tokens(keys_of(SECRETS[1]))
+    elsewhere = Tokens(keys_of(SECRETS[1]), at_once)
     assert "damaged" in refused(elsewhere.mint_of(QUERY, "reader").token(STATE))
 
 
@@ -249,13 +254,14 @@ def test_tokens_outlive_a_rotation() -> None:
     """After a rotation old tokens are read and new ones signed by the new key; once the overlap is over, only these."""
     old = keys_of()
     new = old.rotate(now_s=100, overlap_s=50, random=lambda _: SECRETS[1])
-    assert Tokens(new).read(TOKEN, QUERY, "reader") == STATE
-    fresh = Tokens(new).mint_of(QUERY, "reader").token(STATE)
+    assert Tokens(new, at_once).read(TOKEN, QUERY, "reader") == STATE
+    fresh = Tokens(new, at_once).mint_of(QUERY, "reader").token(STATE)
     refused(fresh)
-    later = Tokens(new.without_expired(now_s=150))
-    assert later.read(fresh, QUERY, "reader") == STATE
-    with pytest.raises(ResumeTokenInvalid, match="not any more"):
-        later.read(TOKEN, QUERY, "reader")
+    assert Tokens(new, lambda: 149.9).read(TOKEN, QUERY, "reader") == STATE
+    for later in (Tokens(new, lambda: 150), Tokens(new.without_expired(now_s=150), at_once)):
+        assert later.read(fresh, QUERY, "reader") == STATE
+        with pytest.raises(ResumeTokenInvalid, match="not any more"):
+            later.read(TOKEN, QUERY, "reader")
 
 
 def test_the_table_name_is_no_part_of_the_fingerprint() -> None:
@@ -275,7 +281,7 @@ def test_golden_tokens_stay_readable() -> None:
         token = bytes.fromhex(case["token"])
         if token[0] == 1:
             with pytest.raises(ResumeTokenInvalid, match="version 1, which names no history"):
-                Tokens(keys).read(token, query, case["principal"])
+                Tokens(keys, at_once).read(token, query, case["principal"])
             continue
         position = Position(
             bytes.fromhex(said.pop("last_key")),
@@ -285,9 +291,9 @@ def test_golden_tokens_stay_readable() -> None:
         )
         state = TokenState(position=position, history=bytes.fromhex(said.pop("history")), **said)
         read += 1
-        assert Tokens(keys).read(token, query, case["principal"]) == state, case["name"]
+        assert Tokens(keys, at_once).read(token, query, case["principal"]) == state, case["name"]
 
         key_id = struct.unpack_from(">I", token, 1)[0]
         signer = TokenKeys(tuple(key for key in keys.accepted if key.key_id <= key_id))
-        assert Tokens(signer).mint_of(query, case["principal"]).token(state) == token, case["name"]
+        assert Tokens(signer, at_once).mint_of(query, case["principal"]).token(state) == token, case["name"]
     assert read >= 8
