@@ -98,10 +98,14 @@ class _Call(ABC):
 
     def wait_ended(self) -> None:
         """Wait for the end alone, whatever came of it."""
-        # Not in one piece: a signal that another thread got, or that came just before the lock was waited for, does not
-        # end the wait, and its handler runs in this thread only.
-        while not self._running.acquire(timeout=_SIGNALS_SEEN_S):
-            pass
+        _wait_released(self._running)
+
+
+def _wait_released(lock: threading.Lock) -> None:
+    # Not in one piece: a signal that another thread got, or that came just before the lock was waited for, does not end
+    # the wait, and its handler runs in this thread only. And no event, of which an interrupt can make a RuntimeError.
+    while not lock.acquire(timeout=_SIGNALS_SEEN_S):
+        pass
 
 
 class _Run(_Call):
@@ -221,7 +225,9 @@ class Portal:
         self._pending: set[_Call] = set()
         self._closed = False
         self._process = os.getpid()
-        self._ready = threading.Event()
+        self._running = threading.Lock()
+        """Held until the loop has begun, or has not."""
+        self._running.acquire()
         self._failure: Exception | None = None
         """Why the loop did not begin."""
         self._token: trio.lowlevel.TrioToken | None = None
@@ -231,7 +237,7 @@ class Portal:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         try:
             self._start_thread()
-            self._ready.wait()
+            _wait_released(self._running)
         except BaseException:  # An interrupt: nobody will know of this portal, nor close it.
             self._give_up()
             raise
@@ -251,6 +257,8 @@ class Portal:
         try:
             self._thread.start()
         except RuntimeError as error:  # Python's word for EAGAIN here
+            if isinstance(error.__context__, KeyboardInterrupt):
+                raise error.__context__ from None  # Python's own event has lost its lock to it.
             if not threading.main_thread().is_alive():  # Python 3.12 begins none at exit, either.
                 raise RuntimeError(_ENDING) from error
             raise OSError(
@@ -388,7 +396,7 @@ class Portal:
         try:
             trio.run(self._main)
         except Exception as error:
-            if self._ready.is_set():
+            if self._nursery is not None:
                 raise
             self._failure = error
         finally:
@@ -396,7 +404,8 @@ class Portal:
             with suppress(KeyError):
                 while True:  # Callers take theirs out meanwhile.
                     self._pending.pop().refuse()
-            self._ready.set()
+            if self._nursery is None:
+                self._running.release()
 
     async def _main(self) -> None:
         self._stop = trio.Event()
@@ -404,7 +413,7 @@ class Portal:
         if self._closed:  # Looked at after the token is there: who gives up later uses that.
             return
         async with trio.open_nursery() as self._nursery:
-            self._ready.set()
+            self._running.release()
             await self._stop.wait()
             self._nursery.cancel_scope.cancel()
 

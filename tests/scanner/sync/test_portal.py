@@ -9,7 +9,7 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
-from types import MethodType, ModuleType, SimpleNamespace
+from types import FrameType, MethodType, ModuleType, SimpleNamespace
 from typing import cast
 
 import pytest
@@ -374,7 +374,8 @@ def test_interrupted_while_its_loop_begins(monkeypatch: pytest.MonkeyPatch, begu
             super().start()
             if begun:
                 may_begin.set()
-                portals[0]._ready.wait()
+                with portals[0]._running:  # Given back when the loop has begun.
+                    pass
             raise KeyboardInterrupt
 
     monkeypatch.setattr(trio, "run", run_later)
@@ -384,3 +385,46 @@ def test_interrupted_while_its_loop_begins(monkeypatch: pytest.MonkeyPatch, begu
     may_begin.set()
     assert portals[0]._closed
     portals[0]._thread.join()
+
+
+def test_interrupted_in_the_handshake_of_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python's own event makes a RuntimeError of an interrupt that comes when it has given its lock back."""
+
+    def start(_: threading.Thread) -> None:
+        try:
+            raise KeyboardInterrupt
+        finally:
+            threading.Lock().release()
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    with pytest.raises(KeyboardInterrupt):
+        Portal("another portal of a test")
+
+
+def test_interrupted_within_the_wait_for_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever function in C it came behind: no event is waited for, which would lose its lock."""
+    run, may_begin = trio.run, threading.Event()
+
+    def run_later(main: Callable[[], Awaitable[None]]) -> None:
+        may_begin.wait()
+        run(main)
+
+    def on_event(frame: FrameType, event: str, _: object) -> None:
+        if event == "c_return" and frame.f_code.co_name in ("_wait_released", "_release_save"):
+            sys.setprofile(None)
+            raise KeyboardInterrupt
+
+    class Thread(threading.Thread):
+        def start(self) -> None:
+            super().start()
+            sys.setprofile(on_event)
+
+    monkeypatch.setattr(trio, "run", run_later)
+    monkeypatch.setattr(threading, "Thread", Thread)
+    monkeypatch.setattr("scanner.sync.portal._SIGNALS_SEEN_S", 0)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            Portal("another portal of a test")
+    finally:
+        sys.setprofile(None)
+        may_begin.set()
