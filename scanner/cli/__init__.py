@@ -21,8 +21,8 @@ from scanner.cli.app import (
     Interrupted,
     OutputClosed,
     Terminated,
+    end_at_once,
     forget_output,
-    interrupted_at_once,
     runs_one_command,
     weir,
 )
@@ -59,9 +59,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     runs_one_command()  # Nor this.
     # numpy starts a thread for each processor to multiply matrices with, which no command does.
     os.putenv("OPENBLAS_NUM_THREADS", "1")
-    code = run(arguments)
-    with interrupted_at_once():  # What is left to do at exit takes time, too.
-        sys.exit(code)
+    end_at_once()  # What is around a command takes time, too: reading the arguments, and the end of the process.
+    sys.exit(run(arguments))
 
 
 def _open_standard_files() -> bool:

@@ -183,6 +183,8 @@ class LazyGroup(OneLineGroup):
 def ended_in_good_order() -> Iterator[None]:
     """Let SIGTERM and SIGHUP do what Ctrl-C does, so that a command removes what it has half made; then `ended`.
 
+    Ctrl-C itself raises KeyboardInterrupt here, also after `end_at_once`.
+
     A signal that the process ignores, as after `nohup`, stays ignored. The second SIGHUP is: a shell that goes sends
     one after the kernel's.
     """
@@ -191,14 +193,19 @@ def ended_in_good_order() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield  # Signals are for the main thread alone.
         return
-    taken = [each for each in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(each) == signal.SIG_DFL]
-    for number in taken:
-        signal.signal(number, _interrupt)
+    before = {number: signal.getsignal(number) for number in _ENDED}
+    taken: dict[signal.Signals, Callable[[int, FrameType | None], None]] = {
+        number: _interrupt for number, handler in before.items() if handler == signal.SIG_DFL
+    }
+    if before[signal.SIGINT] == _end_interrupted:
+        taken[signal.SIGINT] = signal.default_int_handler
+    for number, handler in taken.items():
+        signal.signal(number, handler)
     try:
         yield
     finally:
         for number in taken:
-            signal.signal(number, signal.SIG_DFL)
+            signal.signal(number, before[number])
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
@@ -217,11 +224,18 @@ def interrupted_at_once() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield  # Signals are for the main thread alone.
         return
-    before = signal.signal(signal.SIGINT, _end_interrupted)
+    before = signal.getsignal(signal.SIGINT)
+    end_at_once()
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def end_at_once() -> None:
+    """Let Ctrl-C end the process where nothing has to be removed, unless the process ignores it."""
+    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
+        signal.signal(signal.SIGINT, _end_interrupted)
 
 
 def _end_interrupted(*_: object) -> NoReturn:

@@ -16,7 +16,17 @@ from hypothesis import strategies as st
 from rich.console import Console
 from rich.progress import Progress
 
-from scanner.cli.app import HungUp, Interrupted, OneLineGroup, Terminated, names, note, shown_names, weir
+from scanner.cli.app import (
+    HungUp,
+    Interrupted,
+    OneLineGroup,
+    Terminated,
+    interrupted_at_once,
+    names,
+    note,
+    shown_names,
+    weir,
+)
 from scanner.cli.destination import written
 
 
@@ -115,9 +125,11 @@ def test_a_second_hangup_does_not_disturb_the_end() -> None:
 
 
 def test_a_signal_that_is_ignored_stays_ignored() -> None:
-    """As after `nohup`."""
+    """As after `nohup`, or SIGINT of what a script runs behind itself."""
     with handled(signal.SIGHUP, signal.SIG_IGN):
         invoke(lambda: signal.raise_signal(signal.SIGHUP))
+    with handled(signal.SIGINT, signal.SIG_IGN), interrupted_at_once():
+        assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
 
 
 @pytest.mark.parametrize(

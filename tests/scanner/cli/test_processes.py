@@ -185,6 +185,21 @@ def test_interrupted_at_the_beginning() -> None:
         assert (process.wait(TIMEOUT_S), process.stderr.read()) == (130, "weir: interrupted\n")
 
 
+@pytest.mark.parametrize(
+    "where",
+    [
+        "app.LazyGroup.parse_args = lambda *_: signal.raise_signal(signal.SIGINT)",
+        "atexit.register(signal.raise_signal, signal.SIGINT)",
+    ],
+    ids=["while the arguments are read", "while the process ends"],
+)
+def test_interrupted_around_a_command(where: str) -> None:
+    """Ctrl-C there is one line as well: no empty one in front of it, as click prints, and no traceback."""
+    code = f"import atexit, signal\nfrom scanner.cli import app, main\n{where}\nmain(['token'])\n"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=TIMEOUT_S, text=True)
+    assert (done.returncode, done.stderr) == (130, "weir: interrupted\n")
+
+
 def test_interrupted_where_nobody_hears_it(tmp_path: Path) -> None:
     """While a server prepares itself, also within a finalizer, which Python lets raise nothing."""
     code = f"""
