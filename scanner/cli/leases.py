@@ -127,10 +127,15 @@ def acquire(
     ]
     with connected(endpoint) as client:
         lease = client.acquire_lease(*wanted, lease_id=lease_id, ttl_s=ttl, partial=partial)
-    for missing in lease.not_leased:
-        where = missing.table if missing.bucket is None else f"{missing.table}[{missing.bucket}]"
-        note(f"not leased: {where}: {missing.error}")
-    _print([lease.info])
+        try:
+            for missing in lease.not_leased:
+                where = missing.table if missing.bucket is None else f"{missing.table}[{missing.bucket}]"
+                note(f"not leased: {where}: {missing.error}")
+            _print([lease.info])
+        except BaseException:
+            if lease_id is None:  # Nobody knows the id that was made up, and could drop it.
+                lease.drop()
+            raise
 
 
 @leases.command(epilog=example("weir leases renew nightly", "weir leases renew nightly --ttl 2h"))

@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import pyarrow as pa
 import pytest
@@ -124,6 +125,24 @@ def test_choosing_states(command: Weir) -> None:
     assert command("leases", "acquire", "items", "--ttl", "0")[0] == 2
     assert command("leases", "acquire")[0] == 2
     assert command("leases", "drop", "x") == (0, "", "dropped x\n")
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_a_lease_that_nobody_was_told_of_is_dropped(
+    command: Weir, monkeypatch: pytest.MonkeyPatch, named: bool
+) -> None:
+    """Ctrl-C when it is there already: an id that was made up was not printed, one that was chosen is known."""
+
+    def interrupted(*_: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    words = ["--id", "known"] if named else []
+    with monkeypatch.context() as patch:
+        patch.setattr(importlib.import_module("scanner.cli.leases"), "_print", interrupted)
+        patch.setattr("scanner.cli.forget_output", lambda: None)  # The output is that of the test as well.
+        assert command("leases", "acquire", "items", *words) == (130, "", "weir: interrupted\n")
+    left = [json.loads(line)["lease_id"] for line in command("leases", "list", "--json")[1].splitlines()]
+    assert left == ["known"] * named
 
 
 def test_checkpoints(command: Weir) -> None:
