@@ -202,8 +202,9 @@ def load(
         else:
             _require_same(table, names(primary_key), buckets)
         rows = _load(table, source, file, created)
-    seconds = time.monotonic() - started_at
-    click.echo(f"loaded {counted(rows, 'row')} into {name} in {seconds:.1f} s")
+        # Not behind the end of the connection, during which Ctrl-C would keep it from being said.
+        seconds = time.monotonic() - started_at
+        click.echo(f"loaded {counted(rows, 'row')} into {name} in {seconds:.1f} s")
 
 
 def _existing(client: Client, name: str) -> Table | None:
@@ -274,8 +275,8 @@ def _load(table: Table, source: RowFile, file: Path, created: bool) -> int:
         acknowledged = rows
         show(rows)
 
-    repeated = RepeatedKeys(table.description)
     try:
+        repeated = RepeatedKeys(table.description)
         _require_columns(table.description, source.schema, file)
         with _progress(table.name, source.rows) as show, table.open_writer(advance) as writer:
             for batch in source.batches():

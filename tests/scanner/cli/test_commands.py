@@ -246,6 +246,26 @@ def test_an_interrupted_load_says_what_is_there(
         assert 0 < int(found) <= client.table("half").new_scan().to_arrow().num_rows < 600_000
 
 
+def test_a_load_that_is_interrupted_at_its_end_says_that_all_is_there(
+    command: Weir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end of the connection takes time, too."""
+    close = scanner.sync.Client.close
+
+    def interrupted(client: scanner.sync.Client) -> NoReturn:
+        close(client)
+        raise KeyboardInterrupt
+
+    path = tmp_path / "all.parquet"
+    pq.write_table(pa.table({"id": [1]}), path)
+    with monkeypatch.context() as patch:
+        patch.setattr(scanner.sync.Client, "close", interrupted)
+        patch.setattr("scanner.cli.forget_output", lambda: None)  # The output is that of the test as well.
+        code, out, err = command("load", path, "-k", "id")
+    assert (code, out.partition(" in ")[0], err) == (130, "loaded 1 row into all", "weir: interrupted\n")
+    assert command("drop", "all", "--yes")[0] == 0
+
+
 def test_a_load_that_is_interrupted_while_its_table_is_made_says_so(
     command: Weir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
