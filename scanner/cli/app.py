@@ -14,7 +14,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 import click
@@ -97,6 +97,7 @@ class OneLineGroup(click.Group):
             with ended_in_good_order():
                 return super().invoke(ctx)
         except KeyboardInterrupt:
+            _show_cursor()
             raise ended() from None
         except BrokenPipeError:
             raise OutputClosed from None  # Before click makes exit code 1 of it.
@@ -265,6 +266,15 @@ def imported_for_good() -> Iterator[None]:
         gc.freeze()
     finally:
         gc.enable()
+
+
+def _show_cursor() -> None:
+    """Show the cursor, which rich leaves hidden where it is interrupted while it begins or ends a bar."""
+    if "rich.console" in sys.modules and is_terminal():
+        from rich.console import Console
+
+        with suppress(OSError):  # The terminal is gone.
+            Console(stderr=True).show_cursor()
 
 
 def _with_hint(error: click.UsageError) -> click.ClickException:

@@ -168,6 +168,11 @@ def _left_by_interrupt() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
+        with contextlib.suppress(OSError):  # The terminal is gone.
+            # rich does neither where it is interrupted while it begins or ends. Another console: that one's may be cut.
+            console = Console()
+            console.set_alt_screen(False)
+            console.show_cursor()
         if not isinstance(ended(), Interrupted):
             raise
 

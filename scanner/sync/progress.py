@@ -40,9 +40,13 @@ def rows_shown(total: int | None) -> Iterator[Callable[[int, int], None]]:
     )
     console = Console(stderr=True)
     unseen = not (console.is_terminal or console.is_jupyter)
-    with Progress(*layout, console=console, transient=True, disable=unseen) as progress:
-        task = progress.add_task("scan", total=total, megabytes=0.0)
-        yield lambda rows, octets: progress.update(task, completed=rows, megabytes=octets / 1e6)
+    try:
+        with Progress(*layout, console=console, transient=True, disable=unseen) as progress:
+            task = progress.add_task("scan", total=total, megabytes=0.0)
+            yield lambda rows, octets: progress.update(task, completed=rows, megabytes=octets / 1e6)
+    except KeyboardInterrupt:
+        console.show_cursor()  # rich leaves it hidden where it is interrupted while it begins.
+        raise
 
 
 def with_progress(batches: Batches, total: int | None) -> Iterator[pa.RecordBatch]:

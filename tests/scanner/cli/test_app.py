@@ -108,6 +108,23 @@ def test_a_signal_leaves_nothing_half_made(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_interrupted_while_a_bar_begins(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cursor of the terminal is shown again."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr("scanner.cli.app.is_terminal", lambda: True)
+
+    def draw() -> None:
+        Console(stderr=True).show_cursor(False)
+        raise KeyboardInterrupt
+
+    with pytest.raises(Interrupted):
+        invoke(draw)
+    assert capfd.readouterr().err == "\x1b[?25l\x1b[?25h"
+
+
 def test_a_second_hangup_does_not_disturb_the_end() -> None:
     """A shell that goes sends one behind the kernel's."""
     done = []

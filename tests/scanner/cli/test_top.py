@@ -7,11 +7,13 @@ import os
 import signal
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from rich.console import Console
+from rich.live import Live
 
-from scanner.cli.top import Look, Row, compare, render
+from scanner.cli.top import Look, Row, _left_by_interrupt, compare, render
 from scanner.client.admin import ScanInfo, StreamInfo
 from tests.support.server import running_server
 from tests.support.terminal import WAIT_S, on_a_terminal, shown_until
@@ -143,6 +145,22 @@ def test_it_ends_and_leaves_the_terminal_as_it_was(
         assert b"\x1b[?1049l" in rest
         assert b"\x1b[?25h" in rest
         assert b"Traceback" not in rest
+
+
+def test_interrupted_while_it_begins_to_draw(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rich has no end for what it has not begun whole; screen and cursor are as before all the same."""
+
+    def interrupted(*_: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(Console, "push_render_hook", interrupted)
+    with _left_by_interrupt(), Live(console=Console(), screen=True):
+        pass
+    assert capfd.readouterr().out == "\x1b[?1049h\x1b[H\x1b[?25l\x1b[?1049l\x1b[?25h"
 
 
 @pytest.mark.socket

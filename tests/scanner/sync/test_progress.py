@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
+from rich.live import Live
 
 import scanner.sync
 from tests.support.client import SCHEMA, rows
@@ -30,3 +32,21 @@ def test_progress_is_shown_to_whoever_looks(
     assert out == ""
     assert ("1,000 rows" in err) == looked_at
     assert looked_at or err == ""
+
+
+def test_interrupted_while_rich_begins(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cursor of the terminal is shown again."""
+
+    def interrupted(_: Live) -> NoReturn:
+        raise KeyboardInterrupt
+
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(Live, "refresh", interrupted)
+    with running_server(tmp_path) as server, scanner.sync.connect(server.endpoint) as client:
+        scan = client.create_table("items", SCHEMA, ["k"], buckets=1).new_scan()
+        with pytest.raises(KeyboardInterrupt):
+            scan.to_arrow(progress=True)
+    assert capfd.readouterr().err == "\x1b[?25l\x1b[?25h"
