@@ -221,7 +221,11 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 @contextmanager
 def interrupted_at_once() -> Iterator[None]:
-    """Let a signal end the process in the middle of an import, which may answer an exception with one of its own."""
+    """Let a signal end the process in the middle of an import, which may answer an exception with one of its own.
+
+    And Python remembers a KeyboardInterrupt that has left an `exec` of text, as of the methods of a dataclass: whatever
+    becomes of it, SIGINT then ends the process in place of the exit code.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield  # Signals are for the main thread alone.
         return
@@ -330,7 +334,7 @@ def connected(endpoint: str) -> Iterator[sync.Client]:
         ServerUnavailable: Nobody answers there; the message says how to start a server. Or TLS failed.
         Unauthenticated: The server does not accept the certificate.
     """
-    with imported_for_good():
+    with interrupted_at_once(), imported_for_good():
         from scanner import sync
         from scanner.cli.connection import connection_arguments
         from scanner.cli.waits import told_of_waits

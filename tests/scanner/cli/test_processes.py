@@ -166,23 +166,31 @@ def test_output_that_python_does_not_buffer(tmp_path: Path, loaded: str, kind: s
     assert (full.returncode, full.stderr) == (1, "weir: cannot write standard output: File too large\n")
 
 
-def test_interrupted_at_the_beginning() -> None:
-    """Ctrl-C while a command is being imported is one line and exit code 130."""
-    # The import of a module that takes its time: it says that it has begun, and waits for the signal.
-    slow = (
-        "import sys, types; from scanner.cli import app, main\n"
+@pytest.mark.parametrize("module", ["scanner.cli.tables", "scanner.sync"])
+def test_ended_at_the_beginning(tmp_path: Path, module: str) -> None:
+    """SIGTERM while a command, or the client, is being imported is one line and exit code 143.
+
+    Also within text that is executed, as a dataclass's methods are made: `python -m` would end as by SIGINT.
+    """
+    # The import of a module that takes its time. Not signal.pause: a signal that comes just before it ends no wait.
+    (tmp_path / "slow.py").write_text(
+        "import sys; from scanner.cli import app, main\n"
         "class Finder:\n"
         "    def find_spec(self, name, path, target=None):\n"
-        "        if name == 'scanner.cli.tables': print('importing', flush=True); __import__('signal').pause()\n"
+        f"        if name == {module!r}:\n"
+        "            exec('print(\"importing\", flush=True)\\nwhile True: pass')\n"
         "sys.meta_path.insert(0, Finder()); main(['tables'])\n"
     )
-    command = [sys.executable, "-c", slow]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{Path.cwd()}"}
+    with subprocess.Popen(
+        [sys.executable, "-m", "slow"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
+    ) as process:  # fmt: skip
         assert process.stdout is not None
         assert process.stderr is not None
         assert process.stdout.readline() == "importing\n"
-        process.send_signal(signal.SIGINT)
-        assert (process.wait(TIMEOUT_S), process.stderr.read()) == (130, "weir: interrupted\n")
+        process.send_signal(signal.SIGTERM)
+        assert (process.wait(TIMEOUT_S), process.stderr.read()) == (143, "weir: terminated\n")
 
 
 @pytest.mark.parametrize(
