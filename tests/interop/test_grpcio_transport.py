@@ -160,7 +160,7 @@ async def test_slow_reader_of_much_data() -> None:
             total += len(block)
             if number == 8:
                 half.set()
-                assert go_on.wait(30)
+                assert go_on.wait(100)
         return total
 
     async with our_server() as (server, _), trio.open_nursery() as nursery:
@@ -170,7 +170,7 @@ async def test_slow_reader_of_much_data() -> None:
             totals.append(await with_channel(server, read))
 
         nursery.start_soon(run)
-        assert await trio.to_thread.run_sync(half.wait, 30)
+        assert await trio.to_thread.run_sync(half.wait, 100)
         assert server.statistics().unsent_bytes <= 2 * MIB + 10
         assert (
             await with_channel(server, lambda channel: unary(channel, "Reverse")(b"ab", timeout=100)) == b"ba"
@@ -196,18 +196,23 @@ async def test_deadline_and_cancel_reach_the_handler() -> None:
     async with our_server() as (server, waiting):
 
         def deadline(channel: grpc.Channel) -> None:
-            error = status_of(lambda: unary(channel, "Wait")(b"", timeout=0.3))
-            assert error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+            timeout = 0.2
+            while not waiting.started.is_set():  # On a busy machine a call may end before it has left.
+                timeout *= 2
+                error = status_of(lambda: unary(channel, "Wait")(b"", timeout=timeout))  # noqa: B023
+                assert error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
 
         await with_channel(server, deadline)
         with trio.fail_after(100):
             await waiting.ended.wait()
+            while server.statistics().streams:
+                await trio.lowlevel.checkpoint()
         waiting.started, waiting.ended = trio.Event(), trio.Event()
         started = threading.Event()
 
         def cancel(channel: grpc.Channel) -> None:
             call = unary(channel, "Wait").future(b"")
-            assert started.wait(10)
+            assert started.wait(100)
             call.cancel()
             assert call.cancelled()
             trio.from_thread.run(waiting.ended.wait)
@@ -321,7 +326,7 @@ class Service(grpc.GenericRpcHandler):
         """Until the call is over."""
         over = threading.Event()
         context.add_callback(over.set)
-        over.wait(20)
+        over.wait(100)
         return b""
 
 

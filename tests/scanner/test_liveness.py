@@ -56,9 +56,7 @@ async def test_a_silent_consumer_is_released_with_its_iterator() -> None:
                         await scan.receive()
                     assert server.statistics().iterators_open == 1
                     path.cancel_scope.cancel()  # from here on nothing passes, and the socket stays open
-                    start = trio.current_time()
-                    await released(server)
-                    assert trio.current_time() - start < 5
+                    await released(server)  # how soon is for the tests of the virtual clock
 
 
 async def _copy(source: trio.abc.ReceiveStream, sink: trio.abc.SendStream) -> None:

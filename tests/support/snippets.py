@@ -28,7 +28,7 @@ _FENCE: Final = re.compile(r"^```(?P<language>\w*)[^\n]*\n(?P<code>.*?)^```$", r
 _ADDRESS: Final = re.compile(r"(?:127\.0\.0\.1|0\.0\.0\.0|weir\.example\.com):\d+")
 _MADE_UP: Final = re.compile(r"\b(?:[0-9a-f]{64}|\d{8}T\d{6}Z|\d{4}(?:-\d\d){2} \d\d(?::\d\d){2} UTC|\d+K)\b")
 """What differs in each session, and may occur again on the page: a token's hash, a backup's name, time and size."""
-_TIMEOUT_S: Final = 100
+_TIMEOUT_S: Final = 500
 """Far longer than anything takes: only what will never come takes it."""
 _WEIR: Final = """#!{python}
 import os, sys
