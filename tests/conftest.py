@@ -11,8 +11,10 @@ import gc
 import logging
 import os
 import signal
+import socket
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -155,6 +157,19 @@ def pytest_collection_finish() -> None:
         # For good. Thousands of data directories are made, and the 16 MiB took most of the time of each.
         # The small disks of tests/scanner/test_full_disk.py have less than this.
         pytest.MonkeyPatch().setattr(f"{_SPACE}._BALLAST_BYTES_MAX", 1024 * 1024)
+
+
+@pytest.fixture
+def kept_port() -> Iterator[int]:
+    """A port of the loopback interface that the system gives to nobody else, whether a server listens on it or not.
+
+    One that is free for a moment, as while a server is started again, may be given to a test that runs beside this one.
+    """
+    with socket.socket() as keeper:
+        # Bound and not listening, it is in the way of nobody who asks for this very port with the same option.
+        keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        keeper.bind(("127.0.0.1", 0))
+        yield keeper.getsockname()[1]
 
 
 @pytest.fixture(scope="session")

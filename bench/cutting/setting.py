@@ -22,6 +22,7 @@ from bench.cutting.truth import DESCRIPTION, TABLE, Truth
 from bench.harness.errors import BenchFailed
 from bench.harness.images import damage_image, give_image
 from bench.harness.ledger import rows as rows_of
+from bench.harness.ports import free_port
 from bench.harness.scheduling import seeded_scheduling
 from bench.simulation.network import Network
 from bench.simulation.pipes import Line
@@ -236,7 +237,7 @@ class KilledServer:
     Args:
         data: The data directory.
         options: Further options of `weir serve`.
-        same_port: Start it again on the port that it had.
+        same_port: Start it on the same port each time.
     """
 
     def __init__(self, data: Path, options: tuple[str, ...], *, same_port: bool = False) -> None:
@@ -249,8 +250,9 @@ class KilledServer:
             str(data),
             *options,
             "--port",
+            # Not one of those that others are given while it is away.
+            str(free_port() if same_port else 0),
         ]
-        self._same_port = same_port
         self._process: trio.Process | None = None
         self.endpoint = ""
         """HOST:PORT of the process that runs now."""
@@ -262,9 +264,8 @@ class KilledServer:
         Raises:
             BenchFailed: It does not.
         """
-        port = self.endpoint.rpartition(":")[2] if self._same_port and self.endpoint else "0"
         self._process = await trio.lowlevel.open_process(
-            [*self._command, port], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+            self._command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
         )
         assert self._process.stdout is not None
         said = b""

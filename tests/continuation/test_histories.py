@@ -110,13 +110,11 @@ def judge(ids: list[int], written_by: list[str]) -> None:
     assert len(set(written_by)) == 1, f"rows of {sorted(set(written_by))} in one scan"
 
 
-async def scan_through(tmp_path: Path, mode: str, happens: Happening) -> None:
+async def scan_through(tmp_path: Path, port: int, mode: str, happens: Happening) -> None:
     """Begin a scan, let something happen to the directory while its server is away, and go on; judge what comes."""
     data, backup = tmp_path / "data", tmp_path / "backup"
     await _create(data)
     shutil.copytree(data, backup)
-    async with _served(data) as port:
-        pass
     client_up = scanner.connect(f"127.0.0.1:{port}", rng=Random(1))
     ids: list[int] = []
     written_by: list[str] = []
@@ -166,10 +164,12 @@ async def _serve_until(
 
 @HAPPENINGS
 @pytest.mark.parametrize("mode", MODES)
-async def test_a_scan_never_mixes_two_histories(tmp_path: Path, mode: str, happens: Happening) -> None:
+async def test_a_scan_never_mixes_two_histories(
+    tmp_path: Path, kept_port: int, mode: str, happens: Happening
+) -> None:
     """It fails, typed, in every model; `judge` would have to agree with whatever else it did."""
     with pytest.raises(BaseExceptionGroup) as caught:
-        await scan_through(tmp_path, mode, happens)
+        await scan_through(tmp_path, kept_port, mode, happens)
     error: BaseException = caught.value
     while isinstance(error, BaseExceptionGroup):
         (error,) = error.exceptions
@@ -181,13 +181,13 @@ async def test_a_scan_never_mixes_two_histories(tmp_path: Path, mode: str, happe
 
 @pytest.mark.parametrize("mode", ["push", "cursor"])
 async def test_without_histories_the_scan_mixes(
-    tmp_path: Path, mode: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, kept_port: int, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The broken server takes any token of the table for its own: `judge` sees what comes of it."""
     monkeypatch.setattr(Lineage, "require", lambda *_: None)
     monkeypatch.setattr("scanner.storage.lineage.Lineage.history_of", lambda *_: bytes(16))
     with pytest.raises(AssertionError, match=r"rows of \['forked', 'second'\] in one scan"):
-        await scan_through(tmp_path, mode, forked)
+        await scan_through(tmp_path, kept_port, mode, forked)
 
 
 @HAPPENINGS
@@ -237,17 +237,17 @@ async def across(data: Path, backup: Path, _killed: Path) -> None:
 
 @pytest.mark.parametrize("source", ["log", "hybrid"])
 @pytest.mark.parametrize("happens", [put_back, across], ids=lambda happens: str(happens.__name__))
-async def test_a_stop_of_another_history_is_refused(tmp_path: Path, source: str, happens: Happening) -> None:
+async def test_a_stop_of_another_history_is_refused(
+    tmp_path: Path, kept_port: int, source: str, happens: Happening
+) -> None:
     """What was delivered is of both histories, the stop is not: no wait for it, and no change behind it."""
     data, backup = tmp_path / "data", tmp_path / "backup"
     await _create(data)
     shutil.copytree(data, backup)
-    async with _served(data) as port:
-        pass
     with pytest.raises(BaseExceptionGroup) as caught:
         async with trio.open_nursery() as nursery:
-            stop = await nursery.start(_serve_until, data, port)
-            async with scanner.connect(f"127.0.0.1:{port}", rng=Random(1)) as client:
+            stop = await nursery.start(_serve_until, data, kept_port)
+            async with scanner.connect(f"127.0.0.1:{kept_port}", rng=Random(1)) as client:
                 table = await client.table("items")
                 scan = table.new_scan().with_source(source).with_credit(20_000)
                 if source == "hybrid":
@@ -258,8 +258,8 @@ async def test_a_stop_of_another_history_is_refused(tmp_path: Path, source: str,
                     killed = _as_killed(data)
                     await stop()
                     await happens(data, backup, killed)
-                    await nursery.start(_serve_until, data, port)
-                    with trio.fail_after(20):
+                    await nursery.start(_serve_until, data, kept_port)
+                    with trio.fail_after(100):
                         async for _ in batches:
                             pass
     error: BaseException = caught.value

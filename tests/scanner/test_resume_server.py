@@ -42,18 +42,17 @@ class House:
         nursery: Runs the server.
     """
 
-    def __init__(self, store: Path | Store, nursery: trio.Nursery) -> None:
+    def __init__(self, store: Path | Store, port: int, nursery: trio.Nursery) -> None:
         self._store = store
+        self.port = port
+        """Where the server is."""
         self._nursery = nursery
         self._stop = trio.Event()
         self._stopped = trio.Event()
-        self.port = 0
-        """Where the first server was."""
 
     async def open(self, port: int | None = None) -> Server:
-        """Serve, where the first server was unless another port is given."""
+        """Serve, where the server was before unless another port is given."""
         server: Server = await self._nursery.start(self._serve, self.port if port is None else port)
-        self.port = self.port or server.port
         return server
 
     async def close(self) -> None:
@@ -70,13 +69,15 @@ class House:
 
 
 @asynccontextmanager
-async def open_house(store: Path | Store) -> AsyncIterator[tuple[House, scanner.Client, scanner.Table]]:
+async def open_house(
+    store: Path | Store, port: int
+) -> AsyncIterator[tuple[House, scanner.Client, scanner.Table]]:
     """A server with a table `items` of `ROWS` rows, and a client of it."""
     with trio.fail_after(100):
         async with trio.open_nursery() as nursery:
-            house = House(store, nursery)
-            server = await house.open()
-            async with scanner.connect(f"127.0.0.1:{server.port}", rng=Random(1)) as client:
+            house = House(store, port, nursery)
+            await house.open()
+            async with scanner.connect(f"127.0.0.1:{port}", rng=Random(1)) as client:
                 table = await client.create_table("items", SCHEMA, ["k"], 3)
                 await table.write(rows(ROWS, width=WIDTH))
                 yield house, client, table
@@ -108,10 +109,10 @@ async def read(scan: scanner.Scan) -> tuple[list[int], scanner.ScanStatistics]:
 
 @pytest.mark.parametrize("stalled", [False, True], ids=["reading", "stalled"])
 async def test_a_restarted_server_goes_on_with_the_state_of_before(
-    store: Path | Store, stalled: bool
+    store: Path | Store, kept_port: int, stalled: bool
 ) -> None:
     """The server ends, everything is changed, another server comes: the scan is the one it would have been."""
-    async with open_house(store) as (house, _, table):
+    async with open_house(store, kept_port) as (house, _, table):
         scan = table.new_scan().with_credit(CREDIT)
         _, whole = await read(scan)
         async with scan.execute() as batches:
@@ -138,9 +139,9 @@ async def test_a_restarted_server_goes_on_with_the_state_of_before(
         assert now == [key for key in range(ROWS + 500) if key >= ROWS or key % 3]
 
 
-async def test_a_draining_server_hands_its_scans_to_the_next(store: Path | Store) -> None:
+async def test_a_draining_server_hands_its_scans_to_the_next(store: Path | Store, kept_port: int) -> None:
     """Scans that a drain cuts off go on at the server that comes after it."""
-    async with open_house(store) as (house, _, table):
+    async with open_house(store, kept_port) as (house, _, table):
         async with table.new_scan().with_credit(CREDIT).execute() as batches:
             keys = (await anext(batches))["k"].to_pylist()
             async with scanner.connect(f"127.0.0.1:{house.port}") as admin:
@@ -153,9 +154,9 @@ async def test_a_draining_server_hands_its_scans_to_the_next(store: Path | Store
         assert batches.statistics().resumes >= 1
 
 
-async def test_calls_and_writes_go_on_after_a_restart(tmp_path: Path) -> None:
+async def test_calls_and_writes_go_on_after_a_restart(tmp_path: Path, kept_port: int) -> None:
     """The next call finds the new server, and so does a write that was cut; without retries it says how far it came."""
-    async with open_house(tmp_path) as (house, client, table):
+    async with open_house(tmp_path, kept_port) as (house, client, table):
         async with table.open_writer() as writer:
             await writer.write(rows(10, first=ROWS))
             await writer.flush()
@@ -176,9 +177,9 @@ async def test_calls_and_writes_go_on_after_a_restart(tmp_path: Path) -> None:
                     await writer.write(rows(10))
 
 
-async def test_a_table_that_was_dropped_meanwhile_is_not_resumed(tmp_path: Path) -> None:
+async def test_a_table_that_was_dropped_meanwhile_is_not_resumed(tmp_path: Path, kept_port: int) -> None:
     """A table of the same name that took its place is another: it is not read, nothing is mixed."""
-    async with open_house(tmp_path) as (house, _, table):
+    async with open_house(tmp_path, kept_port) as (house, _, table):
         async with table.new_scan().with_credit(CREDIT).execute() as batches:
             await anext(batches)
             await house.close()
@@ -283,19 +284,18 @@ async def test_time_travel(tmp_path: Path) -> None:
             await read(table.new_scan().as_of(10**9))
 
 
-def test_the_blocking_twin_goes_on_as_well(tmp_path: Path) -> None:
+def test_the_blocking_twin_goes_on_as_well(tmp_path: Path, kept_port: int) -> None:
     """A scan of the blocking client outlives its server; a client without retries learns that it is gone."""
-    with running_server(tmp_path, SMALL_BATCHES) as server:
-        endpoint, port = server.endpoint, server.server.port
-        client = scanner.sync.connect(endpoint, rng=Random(3))
-        impatient = scanner.sync.connect(endpoint, retries=0)
+    with running_server(tmp_path, SMALL_BATCHES, port=kept_port) as server:
+        client = scanner.sync.connect(server.endpoint, rng=Random(3))
+        impatient = scanner.sync.connect(server.endpoint, retries=0)
         table = client.create_table("items", SCHEMA, ["k"], 3)
         table.write(rows(ROWS, width=WIDTH))
     with client, impatient:
         with table.new_scan().with_credit(CREDIT).execute() as batches:
-            with running_server(tmp_path, SMALL_BATCHES, port=port):
+            with running_server(tmp_path, SMALL_BATCHES, port=kept_port):
                 keys = next(batches)["k"].to_pylist()
-            with running_server(tmp_path, SMALL_BATCHES, port=port):
+            with running_server(tmp_path, SMALL_BATCHES, port=kept_port):
                 keys += [key for batch in batches for key in batch["k"].to_pylist()]
         assert sorted(keys) == list(range(ROWS))
         assert batches.statistics().resumes >= 1

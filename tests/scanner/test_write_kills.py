@@ -37,16 +37,16 @@ def commit(self, *arguments, **options):
         os.kill(os.getpid(), signal.SIGKILL)
 
 bucket.RocksBucket.commit_prepared = commit
-sys.exit(run(["serve", "--data", sys.argv[1], "--port", "0"]))
+sys.exit(run(["serve", "--data", sys.argv[1], "--port", sys.argv[2]]))
 """
 """A server that kills itself at the commit that the first argument counts, or, with the second one, right behind it."""
 
 
 @pytest.mark.parametrize(("commits", "late"), [(0, False), (0, True), (2, True), (4, False)])
-def test_a_write_goes_on_at_the_next_server(tmp_path: Path, commits: int, late: bool) -> None:
+def test_a_write_goes_on_at_the_next_server(tmp_path: Path, kept_port: int, commits: int, late: bool) -> None:
     """Whatever it was killed at, each row is in the table, and each change in the changelog once."""
     data = tmp_path / "data"
-    command = [sys.executable, "-c", DYING, str(commits), str(int(late)), str(data)]
+    command = [sys.executable, "-c", DYING, str(commits), str(int(late)), str(data), str(kept_port)]
     with ExitStack() as stack:
         process = stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT))
         stack.callback(process.kill)
@@ -55,7 +55,7 @@ def test_a_write_goes_on_at_the_next_server(tmp_path: Path, commits: int, late: 
 
         def serve_again() -> int:
             code = process.wait()
-            stack.enter_context(running_server(data, port=int(endpoint.rpartition(":")[2])))
+            stack.enter_context(running_server(data, port=kept_port))
             return code
 
         pool = stack.enter_context(ThreadPoolExecutor(1))

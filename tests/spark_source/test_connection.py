@@ -1,7 +1,6 @@
 """What finds a server that is away for a moment: tasks, commits and plans."""
 
 import random
-import socket
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -20,24 +19,16 @@ from tests.support.server import running_server
 pytestmark = [pytest.mark.rocks, pytest.mark.socket]
 
 
-def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-    return port
-
-
-def test_a_server_that_comes_back(tmp_path: Path) -> None:
+def test_a_server_that_comes_back(tmp_path: Path, kept_port: int) -> None:
     """Connecting goes on until the server is there."""
-    port = free_port()
-    options = SourceOptions(endpoint=f"127.0.0.1:{port}", table="t")
+    options = SourceOptions(endpoint=f"127.0.0.1:{kept_port}", table="t")
     pauses: list[float] = []
     with ExitStack() as stack:
 
         def pause(seconds: float) -> None:
             pauses.append(seconds)
             if len(pauses) == 3:
-                stack.enter_context(running_server(tmp_path, port=port))
+                stack.enter_context(running_server(tmp_path, port=kept_port))
 
         with open_client_again(options, pause) as client:
             assert client.tables() == []
@@ -135,9 +126,9 @@ def test_a_server_that_a_client_has_waited_for(tmp_path: Path) -> None:
     assert len(asked) == 1
 
 
-def test_a_server_that_stays_away() -> None:
+def test_a_server_that_stays_away(kept_port: int) -> None:
     """After some attempts, ever further apart, the error is the usual one."""
-    options = SourceOptions(endpoint=f"127.0.0.1:{free_port()}", table="t")
+    options = SourceOptions(endpoint=f"127.0.0.1:{kept_port}", table="t")
     pauses: list[float] = []
     with pytest.raises(ServerUnavailable):
         open_client_again(options, pauses.append)

@@ -123,11 +123,11 @@ def test_ids_of_tables_are_not_given_again(tmp_path: Path) -> None:
             table.new_scan().with_table_id(lost).to_arrow()
 
 
-def test_what_was_staged_before_is_missed(tmp_path: Path) -> None:
+def test_what_was_staged_before_is_missed(tmp_path: Path, kept_port: int) -> None:
     """No backup has stages: who stages on in the same attempt is told, and nothing is decided; a new one is whole."""
     data, destination, restored = tmp_path / "data", tmp_path / "backups", tmp_path / "restored"
     with contextlib.ExitStack() as stack:
-        with running_server(data) as server:
+        with running_server(data, port=kept_port) as server:
             client = stack.enter_context(scanner.sync.connect(server.endpoint))
             table = client.create_table("orders", SCHEMA, primary_key=["id"], buckets=2)
             version = table.transaction("load", 7)
@@ -136,7 +136,7 @@ def test_what_was_staged_before_is_missed(tmp_path: Path) -> None:
             assert (made.returncode, made.stderr) == (0, ""), made
         again = weir("restore", destination / json.loads(made.stdout)["backup_id"], restored)
         assert (again.returncode, again.stderr) == (0, ""), again
-        with running_server(restored, port=server.server.port):
+        with running_server(restored, port=kept_port):
             version.stage(rows(10, 5, "after"), part=0, attempt=0)
             with pytest.raises(
                 scanner.StageNotFound,

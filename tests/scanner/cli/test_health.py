@@ -102,13 +102,13 @@ def test_an_output_that_is_full(tmp_path: Path) -> None:
     )
 
 
-def test_an_output_that_is_closed(tmp_path: Path) -> None:
+def test_an_output_that_is_closed(tmp_path: Path, kept_port: int) -> None:
     """The exit code is the answer there, too."""
-    command = ["sh", "-c", '"$0" -m scanner.cli health -e "$1" >&-', sys.executable]
-    with running_server(tmp_path / "data") as running:
-        done = subprocess.run([*command, running.endpoint], stderr=subprocess.PIPE, text=True, check=False)
+    command = ["sh", "-c", '"$0" -m scanner.cli health -e "$1" >&-', sys.executable, f"127.0.0.1:{kept_port}"]
+    with running_server(tmp_path / "data", port=kept_port):
+        done = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-    nobody = subprocess.run([*command, running.endpoint], stderr=subprocess.PIPE, text=True, check=False)
+    nobody = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False)
     assert nobody.returncode == 2
 
 

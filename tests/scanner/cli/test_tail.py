@@ -353,9 +353,9 @@ def fold(lines: Lines, state: dict[int, str | None]) -> None:
 
 
 @contextmanager
-def serving(data: Path, port: str = "0") -> Iterator[tuple[subprocess.Popen[str], str]]:
+def serving(data: Path, port: int = 0) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """`weir serve` in a process of its own, and its address."""
-    command = [*WEIR, "serve", "--data", str(data), "--port", port]
+    command = [*WEIR, "serve", "--data", str(data), "--port", str(port)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         try:
             assert process.stdout is not None
@@ -366,11 +366,11 @@ def serving(data: Path, port: str = "0") -> Iterator[tuple[subprocess.Popen[str]
             process.kill()
 
 
-def test_a_fold_of_what_is_printed_is_the_table(tmp_path: Path) -> None:
+def test_a_fold_of_what_is_printed_is_the_table(tmp_path: Path, kept_port: int) -> None:
     """A snapshot and its changes, under a writer, the server killed and started again meanwhile."""
     state: dict[int, str | None] = {}
     seen: Lines = []
-    with serving(tmp_path / "data") as (first, endpoint):
+    with serving(tmp_path / "data", kept_port) as (first, endpoint):
         with scanner.sync.connect(endpoint) as client:
             client.create_table("items", SCHEMA, ["id"], BUCKETS).write(rows(range(200), "first"))
         with tailing(endpoint, "items", "--snapshot", "--json", "--retries", "1000") as tail:
@@ -382,7 +382,7 @@ def test_a_fold_of_what_is_printed_is_the_table(tmp_path: Path) -> None:
                     table.delete([(number * 3,)])
             first.send_signal(signal.SIGKILL)
             first.wait(WAIT_S)
-            with serving(tmp_path / "data", endpoint.rpartition(":")[2]):
+            with serving(tmp_path / "data", kept_port):
                 with scanner.sync.connect(endpoint) as client:
                     table = client.table("items")
                     for number in range(10):

@@ -61,10 +61,10 @@ def test_what_other_processes_staged_is_told(table: scanner.sync.Table) -> None:
     assert not version.publish({0: 0}, rows={0: 13}).decided
 
 
-def test_rows_behind_a_decision_that_was_lost_are_missed(tmp_path: Path) -> None:
+def test_rows_behind_a_decision_that_was_lost_are_missed(tmp_path: Path, kept_port: int) -> None:
     """They were not kept, as the version was decided; a restored server does not know that, and has a part of them."""
     with ExitStack() as stack:
-        with running_server(tmp_path) as server:
+        with running_server(tmp_path, port=kept_port) as server:
             client = stack.enter_context(scanner.sync.connect(server.endpoint))
             table = client.create_table("t", SCHEMA, ["id"], buckets=2)
             version = table.transaction("load", 1)
@@ -72,7 +72,7 @@ def test_rows_behind_a_decision_that_was_lost_are_missed(tmp_path: Path) -> None
             assert version.stage(TEN, part=0, attempt=0).decided
         [decision] = tmp_path.rglob("decision.json")
         decision.unlink()
-        with running_server(tmp_path, port=server.server.port):
+        with running_server(tmp_path, port=kept_port):
             assert not version.stage(TEN.slice(5), part=0, attempt=0).decided
             with pytest.raises(StageNotFound, match="at least 15 rows and keys were staged, and 5 are there"):
                 version.publish({0: 0})

@@ -161,18 +161,17 @@ def test_a_table_that_was_created_anew(server: RunningServer, client: Client, mo
         attempt(reader, partition)
 
 
-def test_a_restored_copy(tmp_path: Path) -> None:
+def test_a_restored_copy(tmp_path: Path, kept_port: int) -> None:
     """A copy of the data directory that was written on has other states at the same offsets, and they are not read."""
     original, copy = tmp_path / "original", tmp_path / "copy"
-    with running_server(original) as server, connect(server.endpoint) as client:
-        port = server.server.port
+    with running_server(original, port=kept_port) as server, connect(server.endpoint) as client:
         make_table(client)
     shutil.copytree(original, copy)
-    with running_server(original, port=port) as server, connect(server.endpoint) as client:
+    with running_server(original, port=kept_port) as server, connect(server.endpoint) as client:
         change(client)
         reader = open_reader(server)
         partitions = reader.partitions()
-    with running_server(copy, port=port) as server, connect(server.endpoint) as client:
+    with running_server(copy, port=kept_port) as server, connect(server.endpoint) as client:
         for _ in range(3):
             client.table(TABLE).write(pa.table({"k": range(ROWS), "s": ["of the copy"] * ROWS}))
         for partition in partitions:

@@ -96,17 +96,16 @@ def test_speculative_copies(driver: Driver, server: RunningServer, table: None) 
     assert copies == 1
 
 
-def test_the_server_is_restarted(driver: Driver, tmp_path: Path) -> None:
+def test_the_server_is_restarted(driver: Driver, tmp_path: Path, kept_port: int) -> None:
     """Tasks in the middle of their reads go on from where they were, and the others begin, in the planned state."""
     with contextlib.ExitStack() as stack:
-        with running_server(tmp_path) as server:
-            port = server.server.port
+        with running_server(tmp_path, port=kept_port) as server:
             with connect(server.endpoint) as client:
                 make_table(client)
             gate = stack.enter_context(open_gate(server.endpoint, stuck_max=WORKERS, stuck_after=STUCK_AFTER))
             driver.begin(read_rows, options=options(gate.endpoint))
             gate.wait_stuck()
-        with running_server(tmp_path, port=port) as server:
+        with running_server(tmp_path, port=kept_port) as server:
             with connect(server.endpoint) as client:
                 client.table(TABLE).write(numbered("second"))
             gate.open()

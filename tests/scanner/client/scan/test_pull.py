@@ -301,13 +301,13 @@ async def test_past_state_by_pages(tmp_path: Path) -> None:
     ],
 )
 async def test_restart_between_pages(
-    tmp_path: Path, mode: str, failure: type[scanner.ScannerError] | None
+    tmp_path: Path, kept_port: int, mode: str, failure: type[scanner.ScannerError] | None
 ) -> None:
     """What the server kept is gone, and that is terminal; what is all in the token goes on."""
     async with trio.open_nursery() as nursery:
         first, second = Host(tmp_path), Host(tmp_path)
-        port = await nursery.start(first.run, 0)
-        async with scanner.connect(f"127.0.0.1:{port}", rng=NoDelay()) as client:
+        await nursery.start(first.run, kept_port)
+        async with scanner.connect(f"127.0.0.1:{kept_port}", rng=NoDelay()) as client:
             table = await client.create_table("items", SCHEMA, ["k"], 1)
             await table.write(rows(ROWS))
             scan = table.new_scan().with_mode(mode).with_page_bytes(2_000).with_page_depth(0)
@@ -315,7 +315,7 @@ async def test_restart_between_pages(
                 found = (await anext(batches))["k"].to_pylist()
                 first.leave.set()
                 await first.left.wait()
-                await nursery.start(second.run, port)
+                await nursery.start(second.run, kept_port)
                 if failure is not None:
                     with pytest.raises(failure):
                         await anext(batches)
@@ -337,10 +337,10 @@ class Host:
         self._data = data
         self.leave, self.left = trio.Event(), trio.Event()
 
-    async def run(self, port: int, *, task_status: trio.TaskStatus[int]) -> None:
-        """Serve until it is told to leave; starts with the port."""
-        async with open_server(self._data, port=port, config=SMALL) as server:
-            task_status.started(server.port)
+    async def run(self, port: int, *, task_status: trio.TaskStatus[None]) -> None:
+        """Serve until it is told to leave."""
+        async with open_server(self._data, port=port, config=SMALL):
+            task_status.started()
             await self.leave.wait()
         self.left.set()
 

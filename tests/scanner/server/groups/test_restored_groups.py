@@ -183,13 +183,15 @@ async def test_a_restart_alone_costs_a_reader_nothing(tmp_path: Path) -> None:
         assert await _read_on(table) == ["third"] * 100
 
 
-async def test_a_position_noted_before_a_restore_is_not_the_new_epochs(tmp_path: Path) -> None:
+async def test_a_position_noted_before_a_restore_is_not_the_new_epochs(
+    tmp_path: Path, kept_port: int
+) -> None:
     """A reader that has joined the copy by itself says what it noted of the original: refused, and nothing is lost."""
     data, restored = tmp_path / "data", tmp_path / "restored"
     async with trio.open_nursery() as nursery:
-        first: _Place = await nursery.start(_serve, data, 0)
+        first: _Place = await nursery.start(_serve, data, kept_port)
         async with (
-            scanner.connect(f"{first.server.host}:{first.server.port}") as client,
+            scanner.connect(f"127.0.0.1:{kept_port}") as client,
             _tail(await client.table("items")).execute() as batches,
         ):
             await _write(first.table, 0, 600, "original")
@@ -206,7 +208,7 @@ async def test_a_position_noted_before_a_restore_is_not_the_new_epochs(tmp_path:
             await first.stopped.wait()
             await _run("restore", backup, restored)
 
-            copy: _Place = await nursery.start(_serve, restored, first.server.port)
+            copy: _Place = await nursery.start(_serve, restored, kept_port)
             await _write(copy.table, 600, 900, "copy")
             await _write(copy.table, 900, 950, "copy")
             while batches.assigned.get(0, epoch) == epoch:
