@@ -277,15 +277,15 @@ def test_a_load_that_is_interrupted_while_its_table_is_made_says_so(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(scanner.sync.Client, "create_table", interrupted)
-    path = tmp_path / "made.parquet"
+    path = tmp_path / "unsure.parquet"
     pq.write_table(pa.table({"id": [1]}), path)
     code, out, err = command("load", path, "-k", "id")
     assert (code, out) == (130, "")
     assert err == (
-        "table made may have been made, without rows; load it again, or drop it\nweir: interrupted\n"
+        "table unsure may have been made, without rows; load it again, or drop it\nweir: interrupted\n"
     )
     assert command("load", path)[0] == 0
-    assert command("drop", "made", "--yes")[0] == 0
+    assert command("drop", "unsure", "--yes")[0] == 0
 
 
 def test_an_interrupted_load_says_what_it_waits_for_and_can_be_interrupted_again(
