@@ -36,7 +36,7 @@ BLOB_BYTES = 5_000
 """50 MB in all: more than windows, sockets and pipes take up, so that the server cannot be done before it is asked."""
 CREDIT = 200_000
 TIMEOUT_S = 100
-LONG_S, SHORT_S = 30.0, 0.5
+LONG_S, SHORT_S = 500.0, 0.5
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 
