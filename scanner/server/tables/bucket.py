@@ -174,8 +174,11 @@ class ServedBucket:
         Args:
             time_us: Microseconds since 1970 UTC, by the clock that stamps the commits.
 
+        Raises:
+            ScannerError: The bucket is retired, or cannot be opened again; this says why.
+
         Waits:
-            For the commit that runs now, if one does.
+            For the commit that runs now, if one does; for storage, if that was closed meanwhile.
 
         Cancellation:
             No effect.
@@ -183,6 +186,8 @@ class ServedBucket:
         if self._stamped_us < time_us:
             for write in tuple(self._writes.taken):
                 await write.settled.wait()
+            self.check_served()
+            await self.wake()
 
     @property
     def open_scans(self) -> tuple[OpenScan[Any], ...]:
