@@ -282,6 +282,13 @@ class _LazyBatches(Iterator[pa.RecordBatch]):
 
     def __next__(self) -> pa.RecordBatch:
         """The next batch; see `Batches.__next__`."""
+        try:
+            return self._next()
+        except KeyboardInterrupt:
+            # Consumers in C show the message alone, and an interrupt has none.
+            raise KeyboardInterrupt("interrupted while waiting for the rows of a scan") from None
+
+    def _next(self) -> pa.RecordBatch:
         if self._end is not None:
             raise self._end
         try:
@@ -293,9 +300,6 @@ class _LazyBatches(Iterator[pa.RecordBatch]):
             self._end = error
             self._left()
             raise
-        except KeyboardInterrupt:
-            # Consumers in C show the message alone, and an interrupt has none.
-            raise KeyboardInterrupt("interrupted while waiting for the rows of a scan") from None
 
     def __del__(self) -> None:
         if self._held is not None:

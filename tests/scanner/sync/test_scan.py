@@ -297,6 +297,10 @@ def test_an_interrupt_ends_what_pulls_from_c(
     with pytest.raises(pa.ArrowInvalid, match="interrupted while waiting for the rows of a scan"):
         pa.table(scan)
     server.wait_until(lambda it: it.statistics().push_scans_open == 0)
+    # Behind the last batch, too, where it waits for the end at the server.
+    monkeypatch.setattr("scanner.sync.scan._LazyBatches._left", interrupted)
+    with pytest.raises(pa.ArrowInvalid, match="interrupted while waiting for the rows of a scan"):
+        pa.table(scan)
 
 
 FORKED = """
