@@ -96,7 +96,11 @@ class OneLineGroup(click.Group):
         try:
             with ended_in_good_order():
                 return super().invoke(ctx)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, RuntimeError) as error:
+            # Python's conditions, in threads that begin and in futures, make a RuntimeError of an interrupt that comes
+            # when they have given their lock back.
+            if isinstance(error, RuntimeError) and not isinstance(error.__context__, KeyboardInterrupt):
+                raise
             _show_cursor()
             raise ended() from None
         except BrokenPipeError:

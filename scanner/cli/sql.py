@@ -5,11 +5,12 @@ from __future__ import annotations
 import atexit
 import gc
 import json
+import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final, TypeVar
+from queue import SimpleQueue
+from typing import IO, TYPE_CHECKING, Any, Final
 
 import click
 import duckdb
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
 _BATCH_ROWS: Final = 65_536
 LEASE_TTL_S: Final = 60.0
 """How long the state is kept for nobody if this process is killed; it is renewed while the query runs."""
-_T = TypeVar("_T")
 
 # At the end of the process DuckDB complains of what is left of it, if the garbage collector may not look there.
 atexit.register(gc.unfreeze)
@@ -91,14 +91,17 @@ def sql(
         client = stack.enter_context(connected(endpoint))
         known = {each.name: each for each in client.tables()}
         tables = {name: known[name] for name in prepared.tables(list(known))}
-        uses = prepared.uses(tables)
+        interruptibly = stack.enter_context(aside(prepared))
+        uses = interruptibly(lambda: prepared.uses(tables))
         if explain:
-            prepared.register({name: client.table(name).new_scan() for name in tables}, uses)
+            scans = {name: client.table(name).new_scan() for name in tables}
+            interruptibly(lambda: prepared.register(scans, uses))
             _explain(prepared, tables, uses)
             return
-        prepared.register(stack.enter_context(scans_of_one_state(client, list(tables))), uses)
+        scans = stack.enter_context(scans_of_one_state(client, list(tables)))
+        interruptibly(lambda: prepared.register(scans, uses))
         with destination(form, output) as file:
-            rows = run_into(prepared, form, file, limit)
+            rows = run_into(prepared, form, file, limit, interruptibly)
     if stats:
         _tell_scans(prepared)
     if form == "none":
@@ -121,7 +124,55 @@ def scans_of_one_state(client: Client, names: Sequence[str]) -> Iterator[dict[st
         yield {name: client.table(name).new_scan().with_lease(lease) for name in names}
 
 
-def run_into(query: Query, form: str, file: IO[bytes], limit: int | None) -> int:
+@contextmanager
+def aside(query: Query) -> Iterator[Callable[[Callable[[], Any]], Any]]:
+    """Runs functions that call DuckDB, in a thread of their own; Ctrl-C ends the wait for them, and the scans.
+
+    Ctrl-C is for the main thread, and not to be met in DuckDB: that has threads of its own wait for rows, and makes an
+    error of its own of an interrupt.
+    """
+    # Not a Future: where an interrupt takes the lock of its condition, there is a RuntimeError.
+    functions: SimpleQueue[Callable[[], Any] | None] = SimpleQueue()
+    answers: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
+
+    def work() -> None:
+        for function in iter(functions.get, None):
+            try:
+                answers.put((function(), None))
+            except BaseException as error:
+                answers.put((None, error))
+
+    def interruptibly(function: Callable[[], Any]) -> Any:
+        try:
+            functions.put(function)
+            answer, error = answers.get()
+        except KeyboardInterrupt:
+            query.runs.end()
+            query.connection.interrupt()
+            raise
+        if error is None:
+            return answer
+        try:
+            raise error
+        finally:
+            del error  # Else its traceback holds this frame, which holds it: what DuckDB has open would stay.
+
+    thread = threading.Thread(target=work, name="weir sql", daemon=True)
+    thread.start()
+    try:
+        yield interruptibly
+    finally:
+        functions.put(None)
+        thread.join()
+
+
+def run_into(
+    query: Query,
+    form: str,
+    file: IO[bytes],
+    limit: int | None,
+    interruptibly: Callable[[Callable[[], Any]], Any],
+) -> int:
     """Run a query into a file.
 
     Args:
@@ -129,6 +180,7 @@ def run_into(query: Query, form: str, file: IO[bytes], limit: int | None) -> int
         form: Of the rows.
         file: Not closed.
         limit: Rows at most; None: all of them, or as many as a person looks at.
+        interruptibly: See `aside`.
 
     Returns:
         How many rows were written.
@@ -136,31 +188,7 @@ def run_into(query: Query, form: str, file: IO[bytes], limit: int | None) -> int
     Raises:
         Failure: DuckDB failed.
         ScannerError: A scan failed.
-
-    Cancellation:
-        KeyboardInterrupt ends the scans.
     """
-    # DuckDB has threads of its own wait for rows, and Ctrl-C is for the main thread: so that does not wait in DuckDB.
-    with ThreadPoolExecutor(1) as pool:
-
-        def interruptibly(function: Callable[[], _T]) -> _T:
-            try:
-                return pool.submit(function).result()
-            except KeyboardInterrupt:
-                query.runs.end()
-                query.connection.interrupt()
-                raise
-
-        return _copy(query, form, file, limit, interruptibly)
-
-
-def _copy(
-    query: Query,
-    form: str,
-    file: IO[bytes],
-    limit: int | None,
-    interruptibly: Callable[[Callable[[], Any]], Any],
-) -> int:
     shortened = form in FOR_PEOPLE and limit is None
     rows_max = ROWS_SHOWN if shortened else limit
     written = 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -123,6 +124,21 @@ def test_interrupted_while_a_bar_begins(
     with pytest.raises(Interrupted):
         invoke(draw)
     assert capfd.readouterr().err == "\x1b[?25l\x1b[?25h"
+
+
+def test_interrupted_where_a_condition_waits() -> None:
+    """Python makes a RuntimeError of it, where that has given its lock back; other ones are bugs."""
+
+    def interrupted() -> None:
+        try:
+            raise KeyboardInterrupt
+        finally:
+            threading.Lock().release()
+
+    with pytest.raises(Interrupted):
+        invoke(interrupted)
+    with pytest.raises(RuntimeError, match="release unlocked lock"):
+        invoke(lambda: threading.Lock().release())
 
 
 def test_a_second_hangup_does_not_disturb_the_end() -> None:

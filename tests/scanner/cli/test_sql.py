@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import inspect
 import json
+import threading
 from collections.abc import Callable, Iterator
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import pyarrow as pa
@@ -16,7 +18,7 @@ import pytest
 
 import scanner.sync
 from scanner.cli import run
-from scanner.cli.sql import run_into, scans_of_one_state
+from scanner.cli.sql import aside, run_into, scans_of_one_state
 from scanner.cli.sql_tables import Query, Runs, ScannedTable
 from scanner.data.literals import Temporal
 from tests.support.interrupts import Patient, interrupted_after
@@ -140,7 +142,8 @@ def test_now_is_one_instant(server: RunningServer) -> None:
             uses = query.uses({"times": table.description})
             query.register({"times": table.new_scan()}, uses)
             out = BytesIO()
-            assert run_into(query, "arrow", out, None) == 1
+            with aside(query) as interruptibly:
+                assert run_into(query, "arrow", out, None, interruptibly) == 1
     (instant,) = pa.ipc.open_file(out.getvalue()).read_all()["instant"].to_pylist()
     condition = uses["times"].condition
     assert condition is not None
@@ -311,10 +314,10 @@ def test_a_scan_that_fails_behind_the_first_rows_tells_our_message(
         table = client.create_table("items", rows.schema, ["id"], 1)
         table.write(rows)
         monkeypatch.setattr(scanner.sync.Batches, "__next__", cut)
-        with Query("SELECT * FROM items") as query, BytesIO() as file:
+        with Query("SELECT * FROM items") as query, aside(query) as interruptibly, BytesIO() as file:
             query.register({"items": table.new_scan().with_credit(500_000)}, {})
             with pytest.raises(scanner.ServerUnavailable, match=r"^the connection was lost$"):
-                run_into(query, "json", file, None)
+                run_into(query, "json", file, None, interruptibly)
 
 
 def test_all_uses_of_a_table_see_one_state(server: RunningServer) -> None:
@@ -364,8 +367,27 @@ def test_an_interrupt_ends_a_query_that_waits(tmp_path: Path) -> None:
         table = client.create_table("items", ITEMS.schema, ["id"], 2)
     with client, Query("SELECT count(*) FROM items a, items b WHERE a.id = b.id") as query:
         query.register({"items": table.new_scan()}, {})
-        with pytest.raises(KeyboardInterrupt), interrupted_after(patient.drawn.wait):
-            run_into(query, "none", BytesIO(), None)
+        with (
+            aside(query) as interruptibly,
+            pytest.raises(KeyboardInterrupt),
+            interrupted_after(patient.drawn.wait),
+        ):
+            run_into(query, "none", BytesIO(), None, interruptibly)
         assert query.runs.ended
     with pytest.raises(duckdb.ConnectionException, match="closed"):
         query.connection.execute("SELECT 1")
+
+
+def test_no_interrupt_is_met_in_duckdb(command: Weir, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which would make an error of its own of it, or none: what runs Python within DuckDB is not in the main thread."""
+    within = []
+    for name in ("uses", "register"):
+        function = getattr(Query, name)
+
+        def noted(*arguments: Any, function: Callable[..., Any] = function) -> Any:
+            within.append((function.__name__, threading.current_thread() is threading.main_thread()))
+            return function(*arguments)
+
+        monkeypatch.setattr(Query, name, noted)
+    assert command("SELECT id FROM items", "--format", "csv")[0] == 0
+    assert within == [("uses", False), ("register", False)]
