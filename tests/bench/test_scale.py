@@ -16,7 +16,7 @@ def test_idle_streams_are_measured() -> None:
         case = scale.measure_idle(40, connections, idle_s=0.2)
         assert (case.streams, case.connections) == (40, connections)
         assert case.resident_bytes > 0
-        assert 0 < case.tell_first_s <= case.tell_median_s <= case.tell_last_s < 30
+        assert 0 < case.tell_first_s <= case.tell_median_s <= case.tell_last_s
 
 
 def test_curve_is_measured() -> None:

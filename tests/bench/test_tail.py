@@ -67,7 +67,7 @@ def test_every_part_is_measured(tmp_path: Path) -> None:
     # Two batches of 500 are written, each change of them is encoded once at least, and no others are counted.
     assert min(each["encoded_per_row"] for each in found["throughput"]) >= 1
     assert found["idle"]["requests"] == 0
-    assert 0 < found["slow"]["rate_ratio"] < 10
+    assert found["slow"]["rate_ratio"] > 0
     assert "idle tails" in said.getvalue()
     assert (tmp_path / "plots" / "tail-latency.png").exists()
 
