@@ -131,6 +131,9 @@ class ServedBucket:
         """Set when the one who opens storage has ended; None: nobody does."""
         self._closing: trio.Event | None = None
         """Set when storage is closed; None: nobody closes it."""
+        self._asleep = False
+        """Storage and image were closed, and not opened by `wake`. Who reads storage beside commits, as the upkeep of
+        the log does, may have opened it again without the image, and without room for files."""
         self._way: trio.Event | None = None
         """Set when storage was closed between two commits for others; None: nobody waits for that."""
         self._scans: set[OpenScan[Any]] = set()
@@ -231,7 +234,7 @@ class ServedBucket:
             await acquired(self._commits)
             try:
                 self.check_served()
-                if not self.storage.idle:
+                if not self._is_asleep:
                     return
             except BaseException:
                 self._commits.release()
@@ -313,7 +316,7 @@ class ServedBucket:
         """
         if self.storage.idle or not upkeep:
             self.used_at = trio.current_time()
-        while self.storage.idle or self._closing is not None:
+        while self._is_asleep or self._closing is not None:
             if self._closing is not None:
                 await self._closing.wait()
             elif self._waking is not None:
@@ -326,7 +329,7 @@ class ServedBucket:
         self._waking = opened = trio.Event()
         try:
             async with self._room_for_files():
-                if self.storage.idle:
+                if self._is_asleep:
                     try:
                         await self._run_blocking(self._open_files)
                     except StoreClosed:
@@ -340,6 +343,7 @@ class ServedBucket:
         """Storage and image, in one go: who is cancelled between them would leave the image closed."""
         self.storage.wake()
         self.image.open()
+        self._asleep = False
 
     async def fetch(self, read: Callable[[], None]) -> None:
         """Run what a scan has to read from the disk."""
@@ -367,6 +371,7 @@ class ServedBucket:
             await self._run_blocking(self.storage.close_idle)
             # It stays open after a failed write, and only what wakes it opens the image again.
             if self.storage.idle:
+                self._asleep = True
                 self.image.close()
         finally:
             self._closing = None
@@ -392,6 +397,10 @@ class ServedBucket:
     def unwritten(self) -> bool:
         """Whether nothing was ever written to it, nothing is being written, and no write may have succeeded unseen."""
         return not (self.storage.log_end or self._writes.unsettled or self.storage.failure)
+
+    @property
+    def _is_asleep(self) -> bool:
+        return self._asleep or self.storage.idle
 
     @property
     def _is_read(self) -> bool:

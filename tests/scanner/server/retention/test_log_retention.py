@@ -350,6 +350,34 @@ async def test_a_look_at_an_idle_bucket_takes_its_room_for_files_from_another(tm
             assert (idle.is_open, other.is_open) == (True, False)
 
 
+async def test_a_bucket_that_was_closed_under_a_look_has_its_image_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another one takes its room, and the look opens storage alone: the next use opens the image, with room for it."""
+    config = ScannerConfig(buckets_open_max=1)
+    with RocksStore.open(tmp_path / "data") as store:
+        store.create_table(description(buckets=2))
+        async with open_maintenance(store, config) as kept:
+            await kept.write(range(20), 1)
+            await kept.write(range(20), 0)
+            bucket, other, retention = await kept.bucket(0), await kept.bucket(1), kept.maintenance.retention
+            await bucket.wake()
+            await kept.maintenance.images.make(await kept.catalog.table("items"), 0)
+            run_blocking = retention._run_blocking
+
+            async def closed_first(look: Callable[[], T]) -> T:
+                await other.wake()
+                assert not bucket.is_open
+                return await run_blocking(look)
+
+            monkeypatch.setattr(retention, "_run_blocking", closed_first)
+            await retention.wanted_start(bucket)
+            assert (bucket.is_open, bucket.image.current, other.is_open) == (True, None, True)
+            await bucket.wake()
+            assert bucket.image.current is not None
+            assert not other.is_open
+
+
 async def test_a_cut_on_demand_names_what_keeps_the_rest(store: Store) -> None:
     """In front of the oldest pin, at the end of a commit; what would have gone, too, is counted, with whose it is."""
     async with open_maintenance(store, ScannerConfig()) as kept:
