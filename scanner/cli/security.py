@@ -125,17 +125,22 @@ def token(output: Path | None) -> None:
     The server keeps only the hash: a lost token is replaced, not recovered.
     """
     made = make_token()
+    admits = f'token_sha256 = ["{token_sha256(made)}"]'
     if output is None:
         click.echo(made)
-    else:
-        try:
-            handle = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        except FileExistsError:
-            fail(f"{output} exists; a token in use is not overwritten")
+        click.echo(admits)
+        return
+    try:
+        handle = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        fail(f"{output} exists; a token in use is not overwritten")
+    try:
         try:
             with open(handle, "w", encoding="ascii") as file:
                 file.write(made + "\n")
         except OSError as error:
-            output.unlink(missing_ok=True)  # Left there it would pass for a token in use.
             fail(f"cannot write {output}: {error.strerror}")
-    click.echo(f'token_sha256 = ["{token_sha256(made)}"]')
+        click.echo(admits)
+    except BaseException:
+        output.unlink(missing_ok=True)  # Left there, whole or not, it would pass for a token in use.
+        raise

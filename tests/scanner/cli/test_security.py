@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -127,6 +128,23 @@ def test_token_command(weir: Weir, tmp_path: Path) -> None:
     code, _, err = weir("token", "-o", path)
     assert (code, err.count("\n")) == (1, 1)
     assert scanner.read_token(path) == made
+
+
+@pytest.mark.parametrize("where", ["builtins.open", "scanner.cli.security.click.echo"])
+def test_a_token_that_nobody_was_told_of_is_gone(
+    weir: Weir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """Ctrl-C before it is written, or before its hash is shown: the next `weir token` would take it for one in use."""
+
+    def interrupted(*_: object, **_options: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    path = tmp_path / "token"
+    with monkeypatch.context() as patch:
+        patch.setattr("scanner.cli._complain", lambda _: None)
+        patch.setattr(where, interrupted)
+        code = weir("token", "-o", path)[0]
+    assert (code, path.exists()) == (130, False)
 
 
 def test_serve_options_that_make_no_sense(weir: Weir, directory: Path, tmp_path: Path) -> None:
