@@ -249,11 +249,12 @@ def test_an_interrupted_load_says_what_is_there(
 def test_a_load_that_is_interrupted_at_its_end_says_that_all_is_there(
     command: Weir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The end of the connection takes time, too."""
+    """The end of the connection takes time, too, and so does looking for keys that repeat."""
     close = scanner.sync.Client.close
 
-    def interrupted(client: scanner.sync.Client) -> NoReturn:
-        close(client)
+    def interrupted(closed: scanner.sync.Client | RepeatedKeys) -> NoReturn:
+        if isinstance(closed, scanner.sync.Client):
+            close(closed)
         raise KeyboardInterrupt
 
     path = tmp_path / "all.parquet"
@@ -263,6 +264,10 @@ def test_a_load_that_is_interrupted_at_its_end_says_that_all_is_there(
         patch.setattr("scanner.cli.forget_output", lambda: None)  # The output is that of the test as well.
         code, out, err = command("load", path, "-k", "id")
     assert (code, out.partition(" in ")[0], err) == (130, "loaded 1 row into all", "weir: interrupted\n")
+    monkeypatch.setattr(RepeatedKeys, "count", property(interrupted))
+    code, _, err = command("load", path)
+    told = "table all has all of the file's rows; whether keys repeat was not looked at"
+    assert (code, err) == (130, f"{told}\nweir: interrupted\n")
     assert command("drop", "all", "--yes")[0] == 0
 
 
