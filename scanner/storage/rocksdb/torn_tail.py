@@ -7,6 +7,9 @@ RocksDB drops a record that is too short, and takes any other that is not whole 
 So the newest record, and no other, may be in pieces: nothing begins behind it. A piece of a log is taken for damage as
 soon as a whole record begins behind it, since that was written after it was synced.
 
+A start that drops such a piece begins a new log, often with an empty record, whose number is that of the piece. If the
+start is cut off, both logs are there. So a newer log is no sign of damage if its numbers go on where the piece begins.
+
 This module knows no RocksDB but the format of its logs.
 """
 
@@ -14,6 +17,7 @@ from __future__ import annotations
 
 import re
 import struct
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -22,19 +26,27 @@ from scanner.storage.rocksdb.log_format import begins_after, first_damage, recor
 
 _LOG: Final = re.compile(r"(\d+)\.log")
 _BATCH: Final = struct.Struct("<QI")
-"""At the head of a record: number of its first change, and how many there are."""
+"""At the head of a record."""
 
 
 def has_torn_tail(directory: Path) -> bool:
     """Whether the newest record of a database's write-ahead logs is in pieces, and nothing else in them is damaged.
 
-    Not if they cannot be read.
+    It may also be the newest that there was when an earlier start dropped it. Not if they cannot be read.
     """
+    torn, following = False, None
     with suppress(OSError):
-        logs = [path for path in _logs(directory) if path.stat().st_size]
-        if logs and not any(first_damage(log) is not None for log in logs[:-1]):
-            damage = first_damage(logs[-1])
-            return damage is not None and not begins_after(logs[-1], damage)
+        for log in _logs(directory):
+            for first, count in _batches(log):
+                if torn and first != following:
+                    return False
+                following = first + count
+            damage = first_damage(log)
+            if damage is not None:
+                if begins_after(log, damage):
+                    return False
+                torn = True
+        return torn
     return False
 
 
@@ -45,11 +57,16 @@ def logs_follow(directory: Path, sequence: int) -> bool:
         OSError: They cannot be read.
     """
     for log in _logs(directory):
-        for first, count in map(_BATCH.unpack, record_heads(log, _BATCH.size)):
+        for first, count in _batches(log):
             if first > sequence + 1:
                 return False
             sequence = max(sequence, first + count - 1)
     return True
+
+
+def _batches(log: Path) -> Iterator[tuple[int, int]]:
+    """Of each whole record: the number of its first change, and how many there are."""
+    return map(_BATCH.unpack, record_heads(log, _BATCH.size))
 
 
 def _logs(directory: Path) -> list[Path]:

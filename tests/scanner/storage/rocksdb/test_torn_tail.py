@@ -31,18 +31,21 @@ _LARGE = puts((number, _RNG.randbytes(15_000).hex()) for number in range(4))
 _KEPT: dict[int, str | None] = {1: "acknowledged", 2: "acknowledged, too"}
 
 
-def _cut_off(path: Path, *later: str) -> tuple[Path, Path, range]:
+def _cut_off(path: Path, *later: str, alone: bool = False) -> tuple[Path, Path, range]:
     """A bucket as it is before a large commit is synced: its directory, its write-ahead log, and where the commit is.
 
     Args:
         path: Of the data directory that is made.
         later: Texts of commits after it.
+        alone: No other commit is in its log.
     """
     with RocksStore.open(path / "running") as store:
         store.create_table(one_bucket("it"))
         bucket = store.bucket("it", 0)
         for number, text in _KEPT.items():
             bucket.commit([[put(number, text)]])
+        if alone:
+            store.create_checkpoint("it", 0)
         (directory,) = (path / "running").glob("tables/*/0000")
         log = max(directory.glob("*.log"))
         start, end_file = log.stat().st_size, (directory / durable_end.NAME).read_bytes()
@@ -94,6 +97,46 @@ def test_a_commit_in_pieces_is_dropped(tmp_path: Path, pages: str) -> None:
             assert contents(bucket) == replayed(bucket) == _KEPT | ({9: "later"} if "still" in text else {})
             assert (bucket.lost_changes, bucket.failure) == (0, None)
             bucket.commit([[put(9, text)]])
+    assert not has_torn_tail(directory)
+
+
+@pytest.mark.parametrize("alone", [False, True])
+@pytest.mark.parametrize("went_on", [False, True])
+def test_a_start_that_is_cut_off_is_followed_by_another(tmp_path: Path, alone: bool, went_on: bool) -> None:
+    """The log of the start that dropped a commit is there beside the one with its pieces.
+
+    It is new and says only that something was dropped; or has a commit that is in pieces, and the older one is back.
+    """
+    directory, log, commit = _cut_off(tmp_path, alone=alone)
+    _lose(log, *_bounds(_lost(commit)["middle"]))
+    shutil.copytree(tmp_path / "data", tmp_path / "first")
+    with RocksStore.open(tmp_path / "first") as store:
+        bucket = store.bucket("it", 0)
+        (first,) = (tmp_path / "first").glob("tables/*/0000")
+        (begun,) = first.glob("*.log")
+        assert bool(begun.stat().st_size) != alone  # The record that says so.
+        if went_on:
+            end_file = (first / durable_end.NAME).read_bytes()
+            start = begun.stat().st_size
+            bucket.commit([_LARGE])
+            kept = tmp_path / "kept"
+            shutil.copytree(tmp_path / "first", kept)
+        else:
+            shutil.copy(begun, directory)
+    if went_on:
+        (again,) = kept.glob("tables/*/0000")
+        (again / durable_end.NAME).write_bytes(end_file)
+        _lose(again / begun.name, start + 4 * _PAGE, start + 6 * _PAGE)
+        shutil.copy(log, again)
+        shutil.rmtree(directory)
+        shutil.copytree(again, directory)
+    assert len(list(directory.glob("*.log"))) == 2
+    assert has_torn_tail(directory)
+    assert [finding for finding in Inspection(tmp_path / "data", now_ms=0).findings() if finding.lost] == []
+    with RocksStore.open(tmp_path / "data") as store:
+        bucket = store.bucket("it", 0)
+        assert contents(bucket) == replayed(bucket) == _KEPT
+        assert bucket.lost_changes == 0
     assert not has_torn_tail(directory)
 
 
