@@ -9,6 +9,7 @@ import pytest
 import trio
 
 from scanner.server.config import ScannerConfig
+from tests.support.cancelling import CancelAtStep
 from tests.support.nightly import everyday
 from tests.support.open_files import open_files, open_sockets
 from tests.support.scans import filled_store, mutations, open_scan, released, sample, serving
@@ -35,20 +36,6 @@ CONFIG = ScannerConfig(
 """Parks at once, spills at once, and keeps no snapshot for later."""
 STRIDE = everyday(19, nightly=7)
 """Moments from one cancellation to the next, to begin with."""
-
-
-class CancelAtStep(trio.abc.Instrument):
-    """Cancels a scope after so many steps of all tasks."""
-
-    def __init__(self, steps: int) -> None:
-        self._left = steps
-        self.scope = trio.CancelScope()
-
-    def after_task_step(self, task: trio.lowlevel.Task) -> None:
-        """See trio."""
-        self._left -= 1
-        if self._left == 0:
-            self.scope.cancel()
 
 
 async def scan_as_of(_server: Server, client: transport.Client, token: bytes) -> None:
@@ -84,12 +71,9 @@ async def test_cancelled_at_any_moment(
         await released(server)
         steps, finished = 1, False
         while not finished:
-            instrument = CancelAtStep(steps)
-            trio.lowlevel.add_instrument(instrument)
-            with instrument.scope:
+            with CancelAtStep(steps) as cancelling:
                 await act(server, client, begun.tokens[0])
-            trio.lowlevel.remove_instrument(instrument)
-            finished = not instrument.scope.cancelled_caught
+            finished = not cancelling.scope.cancelled_caught
             await released(server)
             assert server.statistics().snapshots_open == 0, steps
             assert all(not bucket.pins for _, _, bucket in server._services.catalog.open_buckets()), steps
