@@ -240,7 +240,7 @@ class Lease:
         # One that was there before, as `if_absent` finds it, has lived for a while.
         self._renewed_at = trio.current_time() - (info.ttl_s - info.remaining_s)
         self._given_up = False
-        """The caller has released everything itself; the lease is not lost."""
+        """The caller has released everything itself, or has asked for that; the lease is not lost."""
         self._until_renewal = trio.CancelScope()
         """Ends when the block renews it next."""
 
@@ -271,6 +271,9 @@ class Lease:
         Raises:
             LeaseNotFound: It ended meanwhile; what was asked for is leased now, and the rest is not.
             ScannerError: Something cannot be leased; nothing was changed.
+
+        Cancellation:
+            It may have them; `buckets` and `offsets` tell that from the next renewal on.
         """
         before, asked_at = self.info.buckets, trio.current_time()
         info, _ = await self._leases.acquire(self.id, targets, self.info.ttl_s, partial=False)
@@ -293,6 +296,9 @@ class Lease:
 
         Raises:
             LeaseNotFound: It is gone: what it kept may not be readable any more.
+
+        Cancellation:
+            Its time may have begun anew.
         """
         asked_at = trio.current_time()
         self.info = await self._leases.renew(self.id, ttl_s)
@@ -300,18 +306,25 @@ class Lease:
         self._until_renewal.deadline = self._renewal_at  # It may have less time than before.
 
     async def release(self, table: str, *buckets: int) -> None:
-        """Release buckets, of all of the table if none are named. Idempotent; without any it is gone."""
+        """Release buckets, of all of the table if none are named. Idempotent; without any it is gone.
+
+        Cancellation:
+            They may have been released. A lease of which nothing was to be left is not renewed any more.
+        """
+        # If something should be left, it had ended before: that is a loss, which the next renewal tells.
+        self._given_up |= all(
+            each.table == table and (not buckets or each.bucket in buckets) for each in self.buckets
+        )
         left = await self._leases.release(self.id, table, buckets)
         if left is not None:
-            self.info = left
-        # If something should be left, it had ended before: that is a loss, which the next renewal tells.
-        kept = [
-            each for each in self.buckets if each.table != table or (buckets and each.bucket not in buckets)
-        ]
-        self._given_up = left is None and not kept
+            self.info, self._given_up = left, False
 
     async def drop(self) -> None:
-        """Release all buckets. Idempotent."""
+        """Release all buckets. Idempotent.
+
+        Cancellation:
+            They may have been released, and the lease is not renewed any more.
+        """
         self._given_up = True
         await self._leases.drop(self.id)
 

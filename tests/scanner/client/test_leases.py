@@ -218,6 +218,7 @@ async def test_a_lease_that_had_ended_is_lost_also_for_who_lets_go_of_a_part(
         async with await items.client.acquire_lease("items", "other") as lease:
             await lease.release("items")
             await lease.release("other", *range(4))
+            await lease.release("other", 1)  # Once more.
             with trio.move_on_after(1_000):
                 await trio.sleep_forever()
 
@@ -356,6 +357,36 @@ async def test_what_was_given_up_is_not_lost(autojump_clock: trio.testing.MockCl
                     await trio.sleep_forever()
                 assert [each.lease_id for each in await items.client.list_leases()] == [lease.id]
         assert await items.client.list_leases() == []
+
+
+@pytest.mark.parametrize("cancelled", [False, True], ids=["cut", "cancelled"])
+async def test_a_release_of_everything_that_was_not_answered_is_no_loss(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch, cancelled: bool
+) -> None:
+    """The block goes on, since its own code wanted that, and can acquire again."""
+    async with open_virtual_items(50, config=CONFIG) as items:
+        connection = items.client._connection
+        call = connection.call
+
+        async def losing(path: str, request: bytes, **options: Any) -> Any:
+            answer = await call(path, request, **options)
+            if path.endswith("/ReleaseLease"):
+                if not cancelled:
+                    raise transport.ConnectionLost("cut")
+                await trio.sleep_forever()
+            return answer
+
+        monkeypatch.setattr(connection, "call", losing)
+        async with await items.client.acquire_lease("items") as lease:
+            with suppress(scanner.ServerUnavailable), trio.move_on_after(1):
+                await lease.release("items")
+            assert await items.client.list_leases() == []
+            with trio.move_on_after(300):
+                await trio.sleep_forever()
+            await lease.acquire("items")
+            with trio.move_on_after(300):
+                await trio.sleep_forever()
+            assert [each.lease_id for each in await items.client.list_leases()] == [lease.id]
 
 
 async def test_arguments_that_make_no_sense(autojump_clock: trio.testing.MockClock) -> None:
