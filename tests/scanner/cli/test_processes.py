@@ -251,6 +251,7 @@ def test_standard_output_that_is_closed() -> None:
 def test_a_standard_error_that_is_full_ends_no_server(tmp_path: Path, metrics: list[str]) -> None:
     """It starts, a drain lets the scan that runs finish, and its exit code is 0."""
     command = [*WEIR, "serve", "--data", str(tmp_path / "data"), "--port", "0", *metrics]
+    command += ["--drain-timeout", "3600"]
     with (
         Path("/dev/full").open("w") as full,
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=full, text=True) as server,

@@ -158,7 +158,7 @@ async def test_draining_lets_a_running_scan_finish() -> None:
                 drained: list[bool] = []
 
                 async def drain() -> None:
-                    drained.append(await server.drain(30))
+                    drained.append(await server.drain(1000))
 
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(drain)
