@@ -464,6 +464,9 @@ class Scan(ScanBuilder):
     def execute(self) -> AbstractAsyncContextManager[Batches]:
         """Run the scan for the length of a block; leaving the block early ends it at the server, too.
 
+        An asynchronous generator that yields inside the block has to be left by `contextlib.aclosing`: one that is
+        dropped half-way leaves it in another task, and the program hangs.
+
         Example:
             >>> async with scan.execute() as batches:
             ...     async for batch in batches: ...
