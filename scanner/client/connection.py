@@ -129,6 +129,7 @@ class Connection:
         self._policy = policy
         self._rng = rng
         self._nursery = nursery
+        self._loop = trio.lowlevel.current_trio_token()
         self._link: _Link | None = None
         """In use now, or the last that was."""
         self._links: dict[_Link, None] = {}
@@ -176,6 +177,7 @@ class Connection:
             ArgumentInvalid: The server speaks TLS, and no TLS was asked for; or `LINKS_MAX` connections have all the
                 lasting calls that it allows.
             trio.ClosedResourceError: The block of `open_connection` was left.
+            RuntimeError: The caller is in another run of trio.
 
         Waits:
             For the connection, while the server's limit of concurrent calls is reached, and between attempts.
@@ -324,6 +326,12 @@ class Connection:
         """A link that takes such a call; None: a new one has to be made."""
         if self._closed:
             raise trio.ClosedResourceError("the client was left; connect again")
+        # An answer would end the loop that reads it: trio wakes no task of another one.
+        if trio.lowlevel.current_trio_token() is not self._loop:
+            raise RuntimeError(
+                "this client belongs to another run of trio; connect again here, or run the call there by"
+                " trio.from_thread"
+            )
         if self._link is None or not self._takes_calls(self._link):
             return None
         if not lasting:

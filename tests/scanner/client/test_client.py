@@ -65,6 +65,14 @@ def test_asyncio_is_told_of_the_blocking_client() -> None:
         asyncio.run(connect())
 
 
+async def test_another_run_of_trio_is_told_to_connect(tmp_path: Path) -> None:
+    """An answer would end the loop that the client lives in, and its other calls; the caller would wait for ever."""
+    async with open_client(tmp_path) as (client, _):
+        with pytest.raises(RuntimeError, match="belongs to another run of trio; connect again here"):
+            await trio.to_thread.run_sync(trio.run, client.tables)
+        assert await client.tables() == []
+
+
 async def test_tables_come_and_go(tmp_path: Path) -> None:
     """A created table is listed and described as stored; a dropped one is gone, and errors name what is there."""
     async with open_client(tmp_path) as (client, _):
