@@ -200,7 +200,7 @@ def ended_in_good_order() -> Iterator[None]:
         return
     before = {number: signal.getsignal(number) for number in _ENDED}
     taken: dict[signal.Signals, Callable[[int, FrameType | None], None]] = {
-        number: _interrupt for number, handler in before.items() if handler == signal.SIG_DFL
+        number: _interrupt for number in (signal.SIGTERM, signal.SIGHUP) if before[number] == signal.SIG_DFL
     }
     if before[signal.SIGINT] == _end_interrupted:
         taken[signal.SIGINT] = signal.default_int_handler

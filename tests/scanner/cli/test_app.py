@@ -88,6 +88,13 @@ def invoke(body: Callable[[], object]) -> None:
     group.main(["do"], standalone_mode=False)
 
 
+def test_terminated_where_ctrl_c_raises_nothing() -> None:
+    """In a process that has made SIGINT what it is elsewhere SIGTERM ends a command in good order as well."""
+    with handled(signal.SIGINT, signal.SIG_DFL), handled(signal.SIGTERM, signal.SIG_DFL):
+        with pytest.raises(Terminated):
+            invoke(lambda: signal.raise_signal(signal.SIGTERM))
+
+
 @pytest.mark.parametrize(
     ("number", "error", "code"),
     [(signal.SIGINT, Interrupted, 130), (signal.SIGTERM, Terminated, 143), (signal.SIGHUP, HungUp, 129)],
