@@ -139,7 +139,7 @@ def aside(query: Query) -> Iterator[Callable[[Callable[[], Any]], Any]]:
         for function in iter(functions.get, None):
             try:
                 answers.put((function(), None))
-            except BaseException as error:
+            except (Exception, KeyboardInterrupt, SystemExit, GeneratorExit) as error:
                 answers.put((None, error))
 
     def interruptibly(function: Callable[[], Any]) -> Any:
