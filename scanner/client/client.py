@@ -171,6 +171,8 @@ async def connect(
 class Client:
     """A connection to one server. Any number of tasks may use it at once.
 
+    A call that is cancelled is reset; the server may have done it, unless its docstring says otherwise.
+
     Args:
         connection: Owned by whoever made it.
         endpoint: Names the server.
