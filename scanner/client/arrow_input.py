@@ -74,8 +74,9 @@ def _require_own_values(rows: Any) -> None:
     for name, kind in zip(getattr(rows, "columns", ()), getattr(rows, types, ()), strict=False):
         if str(kind) in unlike_arrow:
             raise SchemaMismatch(f"column {name!r} is of type {kind}, which Arrow has not; cast it first")
-    pandas = sys.modules.get("pandas")
-    if pandas is not None and isinstance(rows, pandas.DataFrame):
+    # pandas has none yet where another thread is just importing it.
+    frames: Any = getattr(sys.modules.get("pandas"), "DataFrame", ())
+    if isinstance(rows, frames):
         for name, column in rows.items():
             if column.dtype == object:
                 _require_one_kind(name, column.to_numpy())
