@@ -324,14 +324,11 @@ async def test_a_filter_that_drops_everything_still_moves_the_position() -> None
             ],
         )
         async with open_scan(client, source=LOG, query=query, log_start=EARLIEST, credit=ALL) as scan:
-            while not scan.heartbeats or scan.heartbeats[-1].position < 10:
+            # On the way one may be due, and that has the same position if all entries were read at once.
+            while not scan.heartbeats or scan.heartbeats[-1].state != pb.Heartbeat.STATE_WAITING_DATA:
                 await scan.receive()
             beat = scan.heartbeats[-1]
-            assert (beat.position, beat.high_watermark, beat.state) == (
-                10,
-                10,
-                pb.Heartbeat.STATE_WAITING_DATA,
-            )
+            assert (beat.position, beat.high_watermark) == (10, 10)
         token = beat.resume_token
         await write(client, write_request(sample([11])))
         async with open_scan(
