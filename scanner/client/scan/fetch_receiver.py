@@ -204,7 +204,12 @@ class _Bucket:
             end = batch.changes.end
             verify_payload(batch.payload, batch.crc32c)
             batches.append(require_rows(self.what, decode_batch(batch.payload, schema), batch.row_count))
-        skipped = fields.position > (end if not self.filtered else self._stop_offset)
+        if fields.position > self._stop_offset:
+            raise DataCorrupted(
+                f"{self.what}: the server goes on at log offset {fields.position}, and was asked to stop at"
+                f" {self.position.stop_offset}"
+            )
+        skipped = fields.position > end and not self.filtered
         if fields.position < end or skipped or fields.bookmark > fields.position:
             raise DataCorrupted(
                 f"{self.what}: the server goes on at log offset {fields.position}, but changes up to {end} have come;"
