@@ -35,7 +35,7 @@ import pyarrow as pa
 from google.protobuf.message import DecodeError
 
 from scanner.data.arrow_metadata import require_small_metadata
-from scanner.data.arrow_sizes import require_plain_batch
+from scanner.data.arrow_sizes import decoded_bytes, require_plain_batch
 from scanner.data.changes import ChangeRange
 from scanner.data.digest import checksum
 from scanner.errors import ArgumentInvalid, DataCorrupted
@@ -342,9 +342,12 @@ def decode_stream(stream: Buffer, schema: pa.Schema) -> pa.Table:
     """Read an Arrow IPC stream of a schema that is known.
 
     Raises:
-        DataCorrupted: The bytes are no such stream, or of another schema.
+        DataCorrupted: The bytes are no such stream, with something behind it, of another schema, or compressed: that
+            could take any room.
     """
     try:
+        if decoded_bytes(stream)[1] > memoryview(stream).nbytes:
+            raise DataCorrupted("rows are in a compressed Arrow IPC stream")
         with pa.ipc.open_stream(pa.py_buffer(stream)) as reader:
             if not reader.schema.equals(schema):
                 raise DataCorrupted(f"rows have the columns {reader.schema}, not {schema}")

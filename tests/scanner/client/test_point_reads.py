@@ -14,6 +14,7 @@ import trio
 
 import scanner
 import scanner.sync
+from scanner.data.digest import checksum
 from scanner.proto.weir.v1 import tables_pb2 as pb
 from scanner.server.config import ScannerConfig
 from scanner.server.server import open_server
@@ -296,7 +297,16 @@ async def test_a_damaged_answer_is_no_answer(tmp_path: Path) -> None:
                 await table.get([(1,), (2,)])
             del answer.states[:]
         answer.states.append(state)
-        answer.crc32c ^= 1
+        plain, options = answer.arrow_stream, pa.ipc.IpcWriteOptions(compression="zstd")
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, good.rows.schema, options=options) as writer:
+            writer.write_table(pa.concat_tables([good.rows] * 1000).combine_chunks())
+        # The first is a thousandth of what it becomes; of the second only a half would be read.
+        for stream, why in (sink.getvalue().to_pybytes(), "compressed"), (2 * plain, "follow its end"):
+            answer.arrow_stream, answer.crc32c = stream, checksum(stream)
+            with pytest.raises(scanner.DataCorrupted, match=why):
+                await table.get([(1,), (2,)])
+        answer.arrow_stream, answer.crc32c = plain, checksum(plain) ^ 1
         with pytest.raises(scanner.DataCorrupted, match="checksum"):
             await table.get([(1,), (2,)])
 
