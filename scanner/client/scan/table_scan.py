@@ -445,13 +445,15 @@ def _log_start(plan: ScanPlan, bucket: int) -> pb.LogStart:
 def microseconds(time: datetime.datetime) -> int:
     """A time as it is on the wire, since 1970 UTC; without a zone it is one of UTC.
 
+    Of one between two microseconds, as pandas has, it is the later: no commit at the earlier one is at or after it.
+
     Raises:
         ArgumentInvalid: It is no `datetime`.
     """
     if not is_time(time):
         raise ArgumentInvalid(f"a time is a datetime, not {time!r}")
     zoned = time if time.tzinfo is not None else time.replace(tzinfo=datetime.UTC)
-    return (zoned - _EPOCH) // datetime.timedelta(microseconds=1)
+    return -((_EPOCH - zoned) // datetime.timedelta(microseconds=1))
 
 
 @asynccontextmanager

@@ -6,6 +6,7 @@ import datetime
 from collections.abc import Iterator
 from pathlib import Path
 
+import pandas as pd
 import pyarrow as pa
 import pytest
 
@@ -132,6 +133,9 @@ def test_where_a_time_is(table: scanner.sync.Table) -> None:
     assert {each.bucket: each.at_offset for each in table.offsets(at=later)} == ends
     naive = later.replace(tzinfo=None)
     assert table.offsets(at=naive) == table.offsets(at=later)
+    # Between the last commit and the next microsecond; pandas alone has such times.
+    finer = pd.Timestamp(max(times)) + pd.Timedelta(1, "ns")
+    assert table.offsets(at=finer) == table.offsets(at=later)
     with pytest.raises(ArgumentInvalid, match="future"):
         table.offsets(at=later + datetime.timedelta(days=1))
     with pytest.raises(ArgumentInvalid, match="a time is a datetime, not '2020'"):
