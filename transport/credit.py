@@ -10,15 +10,13 @@ The consumer's window is fixed, or sizes itself between what it began with and w
 limit travels, so the sender knows nothing of that, and what it was granted is never taken back: a window that has
 shrunk grants nothing until the consumer has caught up.
 
-There is one ledger at either end, and each is also what its end waits on: `SendCredit` at the sender, which waits for
-credit, and `ReceiveCredit` at the consumer, where a task waits for something to grant. The transport sends no grants:
-how they are encoded is the application's.
+There is one ledger at either end: `SendCredit` at the sender, which also waits for credit on it, and `ReceiveCredit` at
+the consumer. The transport sends no grants: how they are encoded is the application's.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from contextlib import suppress
 from typing import Final
 
 import trio
@@ -165,7 +163,6 @@ class ReceiveCredit:
         "_pool",
         "_received_before",
         "_standing_bytes",
-        "_waiting",
         "consumed",
         "limit",
         "overrun_bytes",
@@ -177,7 +174,6 @@ class ReceiveCredit:
     def __init__(self, window_bytes: int, pool: CreditPool | None = None) -> None:
         if window_bytes < 1:
             raise ValueError(f"window_bytes must be at least 1, not {window_bytes}")
-        self._waiting = trio.lowlevel.ParkingLot()
         self._received_before = 0  # on earlier streams
         self._granted = 0  # on the newest stream
         self._pool = pool
@@ -245,7 +241,7 @@ class ReceiveCredit:
             raise FlowControlViolation(f"message of {size} octets past a credit limit of {self.limit}")
 
     def consume(self, size: int, *, keeps_up: bool = False) -> None:
-        """Count octets as consumed; once a quarter of the window can be granted at once, `wait_grant` returns.
+        """Count octets as consumed; the limit rises once a quarter of the window can be granted at once.
 
         Args:
             size: Octets.
@@ -257,7 +253,6 @@ class ReceiveCredit:
         limit = self.consumed + self.window_bytes
         if limit - self.limit >= max(1, self.window_bytes // _GRANT_SHARE):
             self.limit = limit
-            self._waiting.unpark_all()
 
     def close(self) -> None:
         """Give back to the pool what the window has grown by."""
@@ -295,22 +290,11 @@ class ReceiveCredit:
         self._standing_bytes = self.received - self.consumed
         self._measured_until = self.consumed + self.window_bytes
 
-    async def wait_grant(self) -> int:
-        """Wait until the newest stream's limit is above what was granted on it, and count the rise as granted.
+    def grant_nowait(self) -> int:
+        """Count the rise of the newest stream's limit above what was granted on it as granted.
 
         Returns:
             The limit to send to the other end: cumulative octets of the stream. Of several rises the last one.
-
-        Cancellation:
-            Nothing is counted as granted.
-        """
-        while True:
-            with suppress(trio.WouldBlock):
-                return self.grant_nowait()
-            await self._waiting.park()
-
-    def grant_nowait(self) -> int:
-        """As `wait_grant`, at once.
 
         Raises:
             trio.WouldBlock: There is nothing to grant.

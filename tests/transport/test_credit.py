@@ -63,11 +63,11 @@ def test_credit_tells_a_sender_that_does_not_obey() -> None:
     assert credit.received == 110
 
 
-async def test_credit_is_granted_again_at_a_quarter_of_the_window() -> None:
+def test_credit_is_granted_again_at_a_quarter_of_the_window() -> None:
     """Not before, and exactly then; all that was granted is spent exactly when it was received."""
     credit = ReceiveCredit(100)
     credit.begin_stream()
-    assert await credit.wait_grant() == 100
+    assert credit.grant_nowait() == 100
     spent = []
     for size in (99, 1):
         credit.receive(size)
@@ -77,7 +77,7 @@ async def test_credit_is_granted_again_at_a_quarter_of_the_window() -> None:
     assert credit.limit == 100
     credit.consume(1)
     assert credit.limit == 125
-    assert await credit.wait_grant() == 125
+    assert credit.grant_nowait() == 125
 
 
 @given(
@@ -109,36 +109,27 @@ def test_credit_over_streams_is_one_window(window: int, events: list[tuple[str, 
     assert credit.stream_limit > sent
 
 
-async def test_a_grant_is_told_once_to_each_stream() -> None:
+def test_a_grant_is_told_once_to_each_stream() -> None:
     """First the window, then each rise worth a message, of several the last; a new stream is told from its start."""
     credit = ReceiveCredit(100)
-    granted: list[int] = []
-
-    async def grant() -> None:
-        while True:
-            granted.append(await credit.wait_grant())
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(grant)
-        await trio.testing.wait_all_tasks_blocked()
-        credit.receive(100)
-        credit.consume(24)
-        await trio.testing.wait_all_tasks_blocked()
-        assert granted == [100]
-        credit.consume(1)
-        credit.consume(40)
-        await trio.testing.wait_all_tasks_blocked()
-        assert granted == [100, 165]
-        nursery.cancel_scope.cancel()
+    assert credit.grant_nowait() == 100
+    credit.receive(100)
+    credit.consume(24)
+    with pytest.raises(trio.WouldBlock):
+        credit.grant_nowait()
+    credit.consume(1)
+    credit.consume(40)
+    assert credit.grant_nowait() == 165
+    with pytest.raises(trio.WouldBlock):
+        credit.grant_nowait()
     credit.begin_stream()
-    assert await credit.wait_grant() == 65
+    assert credit.grant_nowait() == 65
     credit.receive(65)
     credit.begin_stream()
-    with trio.CancelScope() as scope:
-        scope.cancel()
-        await credit.wait_grant()
+    with pytest.raises(trio.WouldBlock):
+        credit.grant_nowait()
     credit.consume(100)
-    assert await credit.wait_grant() == 100
+    assert credit.grant_nowait() == 100
 
 
 async def test_credit_wakes_every_waiter_on_any_change() -> None:
