@@ -131,7 +131,7 @@ class Batches:
 
         Returns:
             None: of some bucket nothing is known yet, because neither a change nor a heartbeat with a time has come, or
-            because it is in its snapshot.
+            because it is in its snapshot. In mode fetch always: it has no heartbeats.
         """
         if len(self._commit_time_floors_us) < len(self._progress) or not self._progress:
             return None
@@ -139,7 +139,7 @@ class Batches:
 
     @property
     def schema_outdated(self) -> bool:
-        """LOG and HYBRID: whether the table has got columns since the scan began; opened anew, a scan has them."""
+        """LOG and HYBRID, by push: whether the table has got columns since the scan began; a new scan has them."""
         return any(each.schema_outdated for each in self._progress.values())
 
     @property
