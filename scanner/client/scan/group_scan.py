@@ -10,7 +10,7 @@ Invariants:
 4. A bucket that is to move is read no further, and is given back as soon as nothing of it is left to commit.
 5. Leaving the block, however, leaves the group.
 6. A reader with a stop has ended well when what waits was handed out, too: a bucket that is lost before that is read
-   anew if it comes back.
+   anew if it comes back, and one that comes before that is read.
 7. What the filter passes over is stored without `commit`, and never behind what was handed out and is not stored.
 """
 
@@ -606,7 +606,10 @@ class GroupBatches:
         seat = self._seats[assigned.bucket] = _Seat(assigned.bucket, assigned.epoch, moving=assigned.moving)
         seat.furthest = assigned.position if assigned.HasField("position") else None
         self._forget_handed(assigned.bucket)
-        if not seat.moving and not self._finished:
+        if seat.moving:
+            return
+        self._take_back_finish()
+        if not self._finished:
             assert self._nursery is not None
             self._nursery.start_soon(self._read, seat, seat.furthest)
 
@@ -615,7 +618,10 @@ class GroupBatches:
         self._schema_outdated |= seat.progress.schema_outdated
         if self._seats.get(seat.bucket) is seat:
             del self._seats[seat.bucket]
-        # What waits of it is dropped. At the limit nothing that waits counts.
+        self._take_back_finish()  # What waits of it is dropped.
+
+    def _take_back_finish(self) -> None:
+        """Be no longer through, unless everything was handed out; at the limit nothing that waits counts."""
         if self._finished and self._rows_left != 0 and self._hand_off.take_back_finish():
             self._finished = False
 

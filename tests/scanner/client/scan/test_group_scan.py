@@ -47,12 +47,13 @@ def _end(total: int) -> bytes:
     return scanner_pb2.ScanResponse(end=message).SerializeToString()
 
 
-async def _read_to_stop(handlers: Mapping[str, Handler], buckets: int) -> list[int]:
-    """The keys that a reader of a group gets of a host that plays these calls."""
+async def _read_to_stop(handlers: Mapping[str, Handler], buckets: int, after_s: float = 0) -> list[int]:
+    """The keys that a reader of a group gets of a host that plays these calls, and begins to take after a while."""
     async with memory_host(handlers) as host, connected_to(host) as connection:
         table = Table(connection, TableDescription("t", SCHEMA, ("k",), buckets), 0)
         changes = table.new_scan().with_source("log").select("k").stop_at("end").in_group("g")
         async with changes.execute() as batches:
+            await pass_time(after_s)
             return [key async for batch in batches for key in batch["k"].to_pylist()]
 
 
@@ -90,6 +91,36 @@ async def test_a_reader_with_a_stop_is_not_through_while_a_bucket_was_taken_from
             await stream.send(_end(1))
 
     assert await _read_to_stop({methods.SCAN: scan, methods.JOIN: join}, buckets=2) == [7]
+
+
+@pytest.mark.parametrize("taken_away", [False, True])
+async def test_a_bucket_that_comes_while_rows_wait_is_read(
+    autojump_clock: trio.testing.MockClock, taken_away: bool
+) -> None:
+    """A reader at its stop takes over from another one before it is through, whatever becomes of its first bucket."""
+
+    async def join(stream: ServerStream) -> None:
+        await stream.receive()
+        joined = groups_pb2.Joined(session_timeout_ms=30_000)
+        await stream.send(groups_pb2.JoinResponse(joined=joined).SerializeToString())
+        await stream.send(_assignment(b0=1))
+        await settle()
+        await stream.send(_assignment(b0=1, b1=1))
+        if taken_away:
+            await stream.send(_assignment(b1=1))
+        while await stream.receive() is not None:
+            pass
+
+    async def scan(stream: ServerStream) -> None:
+        asked = scanner_pb2.ScanRequest.FromString(bytes(await stream.receive())).open
+        await stream.send(started(log_offset=0))
+        batch = rows(0, [asked.query.bucket], changes=ChangeRange(0, 1, commit_end=True))
+        await stream.send(_for_epoch(batch, asked.group_epoch))
+        await stream.send(_end(1))
+
+    handlers = {methods.SCAN: scan, methods.JOIN: join}
+    found = await _read_to_stop(handlers, buckets=2, after_s=10)
+    assert sorted(found) == ([1] if taken_away else [0, 1])
 
 
 async def test_a_reader_without_a_bucket_outlives_any_number_of_cuts(
