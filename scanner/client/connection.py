@@ -47,6 +47,8 @@ Connect: TypeAlias = "Callable[[transport.Metadata], AbstractAsyncContextManager
 PORT_DEFAULT: Final = 9123
 LINKS_MAX: Final = 64
 """TCP connections that a client has open at once. One that needs more reads more than it can."""
+_NEW_TOKEN_S: Final = 5.0
+"""A token that is refused so soon after it was asked for is not out of date."""
 _OF_TWO_STANDARDS: Final = frozenset("\u00df\u03c2\u200c\u200d")
 """Sharp s, final sigma, and two joiners: letters of their own since 2008, and other ones, or nothing, before that."""
 _LETTERS: Final = re.compile(r"[A-Za-z0-9._-]+")
@@ -61,10 +63,13 @@ class _TokenReplaced(ServerUnavailable):
 class _Link:
     """One TCP connection, and the users that keep it open."""
 
-    def __init__(self, client: transport.Client, metadata: transport.Metadata) -> None:
+    def __init__(
+        self, client: transport.Client, metadata: transport.Metadata, *, after_refusal: bool
+    ) -> None:
         self.client = client
         self.metadata = metadata
         """What its calls prove."""
+        self._token_is_new_until = trio.current_time() + _NEW_TOKEN_S if after_refusal else -math.inf
         self.lasting = 0
         """Users whose calls do not end by themselves."""
         self._users = 0
@@ -75,6 +80,11 @@ class _Link:
     def usable(self) -> bool:
         """Whether it takes new calls, as far as is known."""
         return self.client.alive and not self._over.is_set()
+
+    @property
+    def has_new_token(self) -> bool:
+        """Whether its token was asked for just now, because another one was refused."""
+        return trio.current_time() < self._token_is_new_until
 
     def enter(self, *, lasting: bool) -> None:
         self._users += 1
@@ -139,6 +149,8 @@ class Connection:
         self._failures = 0
         """Attempts to connect that failed, ever."""
         self._failure: ScannerError | None = None
+        self._token_refused = False
+        """The next connection is made because a token is out of date."""
         self._heard = False
         """Something that speaks HTTP/2 has answered, ever."""
         self._server_gone = False
@@ -196,7 +208,8 @@ class Connection:
     def token_replaced(self, client: transport.Client, error: Exception) -> ServerUnavailable | None:
         """What to raise for the failure of a call if only its token is out of date; None: that is not the reason.
 
-        Such a call did nothing, and the next one, on another connection, has the newer token.
+        Such a call did nothing, and the next one, on another connection, has the newer token. If that is refused at
+        once, too, both were refused for something else: what is asked for the token may make another one each time.
         """
         refused = isinstance(error, Unauthenticated | PermissionDenied)
         if isinstance(error, transport.CallFailed):
@@ -204,9 +217,10 @@ class Connection:
         if not refused:
             return None
         self._credentials.renew()
-        newest = self._credentials.metadata
-        if not any(link.client is client and link.metadata != newest for link in self._links):
+        link = next((each for each in self._links if each.client is client), None)
+        if link is None or link.metadata == self._credentials.metadata or link.has_new_token:
             return None
+        self._token_refused = True
         return _TokenReplaced(
             f"the server at {self._where} knows the token no more, and there is a newer one"
         )
@@ -358,7 +372,8 @@ class Connection:
             async with self._connect(metadata) as client:
                 if self._server_gone:
                     await self._require_server(client)
-                link = _Link(client, metadata)
+                link = _Link(client, metadata, after_refusal=self._token_refused)
+                self._token_refused = False
                 self._links[link] = None
                 try:
                     async with trio.open_nursery() as nursery:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import logging
+import math
 import os
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ from scanner.client.scan.builder import ScanMode
 from scanner.errors import (
     ArgumentInvalid,
     PermissionDenied,
+    ScannerError,
     ServerUnavailable,
     SessionUnknown,
     TableNotFound,
@@ -110,6 +113,30 @@ async def test_calls_without_a_known_token() -> None:
                 assert not caught.value.retriable
                 with pytest.raises(Unauthenticated):
                     await client.table("orders")
+
+
+@pytest.mark.parametrize(
+    ("tokens", "refusal"),
+    [
+        (itertools.cycle([TOKENS["reader"], TOKENS["nothing"]]), PermissionDenied),
+        ((f"weir_{number}" for number in itertools.count()), Unauthenticated),
+    ],
+    ids=["known", "unknown"],
+)
+async def test_a_function_that_makes_another_token_each_time(
+    tokens: Iterator[str], refusal: type[ScannerError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is refused with one token and with the next is refused at once, by its own name."""
+    monkeypatch.setattr("scanner.client.connection._NEW_TOKEN_S", math.inf)  # However slow this machine is.
+    plan = scanner.ScanPlan(table=scanner.TableDescription("items", SCHEMA, ("k",), 1))
+    async with (
+        serving() as server,
+        scanner.connect(f"127.0.0.1:{server.port}", token=lambda: next(tokens), retries=1) as client,
+    ):
+        with pytest.raises(refusal):
+            await client.table("items")
+        with pytest.raises(refusal):
+            await client.scan(plan).to_arrow()
 
 
 @pytest.mark.parametrize("mode", [mode.value for mode in ScanMode if not mode.of_changes])
