@@ -538,7 +538,8 @@ def parse_endpoint(endpoint: str) -> tuple[str, int]:
         )
     host = host.removeprefix("[").removesuffix("]")
     a_port = port.isascii() and port.isdigit() and len(port) <= 5 and 0 < int(port) < 65536
-    if not host or not a_port or set(host) & set("/@ "):
+    # The system's resolver reads a name as far as its first octet of 0.
+    if not host or not a_port or set(host) & set("/@") or min(host) <= " ":
         raise ArgumentInvalid(f"endpoint {endpoint!r} is not HOST:PORT, e.g. 127.0.0.1:{PORT_DEFAULT}")
     try:
         return _ascii_name(host), int(port)

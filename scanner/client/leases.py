@@ -172,7 +172,7 @@ class Leases:
     async def renew(self, lease_id: str, ttl_s: float | None, principal: str = "") -> LeaseInfo:
         """Begin a lease's time anew."""
         request = pb.RenewLeaseRequest(
-            lease_id=_lease_id(lease_id), ttl_ms=_ttl_ms(ttl_s), principal=principal
+            lease_id=_lease_id(lease_id), ttl_ms=_ttl_ms(ttl_s), principal=_principal(principal)
         )
         reply = await self._call("RenewLease", request, pb.RenewLeaseResponse)
         return _asked_for(lease_id, principal, reply.lease)
@@ -185,7 +185,7 @@ class Leases:
         request = pb.ReleaseLeaseRequest(
             lease_id=_lease_id(lease_id),
             buckets=[pb.LeaseBuckets(table=require_text("the name of a table", table), buckets=numbers)],
-            principal=principal,
+            principal=_principal(principal),
         )
         reply = await self._call("ReleaseLease", request, pb.ReleaseLeaseResponse)
         if reply.lease_id:
@@ -194,7 +194,7 @@ class Leases:
 
     async def drop(self, lease_id: str, principal: str = "") -> bool:
         """Drop a lease. Returns whether it was there."""
-        request = pb.DropLeaseRequest(lease_id=_lease_id(lease_id), principal=principal)
+        request = pb.DropLeaseRequest(lease_id=_lease_id(lease_id), principal=_principal(principal))
         reply = await self._call("DropLease", request, pb.DropLeaseResponse)
         if reply.lease_id:
             require_about("DropLease", lease_id, reply.lease_id)
@@ -443,6 +443,10 @@ def lease_from_proto(info: pb.LeaseInfo) -> LeaseInfo:
 
 def _lease_id(lease_id: str) -> str:
     return require_text("the id of a lease", lease_id)
+
+
+def _principal(principal: str) -> str:
+    return require_text("the name of a principal", principal)
 
 
 def _target_to_proto(target: Leasable) -> pb.LeaseTarget:

@@ -63,27 +63,28 @@ async def measure_log(
 ) -> list[MeasuredLog]:
     """See `scanner.Table.measure_log`."""
     require_kind("positions", positions, Mapping)
+    offsets = {bucket_number(table, bucket): offset for bucket, offset in positions.items()}
     request = pb.MeasureLogRequest(
         table=table,
         table_id=table_id,
         positions=[
             pb.MeasurePosition(
-                bucket=bucket_number(table, bucket),
+                bucket=bucket,
                 offset=whole(offset, f"the position of bucket {bucket}", 0, UINT64_MAX),
                 history=histories.get(bucket, b""),
                 commits_max=whole(commits_max, "commits_max", 0, UINT32_MAX),
                 rows_max=None if rows_max is None else whole(rows_max, "rows_max", 1, UINT64_MAX),
                 bytes_max=None if bytes_max is None else whole(bytes_max, "bytes_max", 1, UINT64_MAX),
             )
-            for bucket, offset in sorted(positions.items())
+            for bucket, offset in sorted(offsets.items())
         ],
     )
     reply = await call_unary(connection, methods.MEASURE_LOG, request, pb.MeasureLogResponse)
     if reply.table_id != table_id:
         raise TableNotFound(f"table {table!r} was dropped and created anew since: its changes are others")
     measured = [each.bucket for each in reply.logs]
-    if measured != sorted(positions):
-        raise DataCorrupted(f"{table}: buckets {sorted(positions)} were to be measured, and {measured} were")
+    if measured != sorted(offsets):
+        raise DataCorrupted(f"{table}: buckets {sorted(offsets)} were to be measured, and {measured} were")
     return [
         MeasuredLog(
             bucket=each.bucket,

@@ -309,15 +309,19 @@ class Transaction:
                 raise ArgumentInvalid(
                     f"rows names part {part!r}, and attempts does not; name an attempt of it"
                 )
+        numbers = [
+            (_number("part", part, _PART_END), _number("attempt", attempt, _NUMBER_END))
+            for part, attempt in attempts.items()
+        ]
         return [
             pb.PartAttempt(
-                part=_number("part", part, _PART_END),
-                attempt=_number("attempt", attempt, _NUMBER_END),
+                part=part,
+                attempt=attempt,
                 rows_min=max(
                     _number("number of rows", rows.get(part, 0), _NUMBER_END), self._counted[part, attempt]
                 ),
             )
-            for part, attempt in sorted(attempts.items())
+            for part, attempt in sorted(numbers)
         ]
 
     @asynccontextmanager

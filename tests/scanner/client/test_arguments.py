@@ -82,6 +82,7 @@ def group_reader() -> GroupBatches:
         (lambda: CLIENT.acquire_lease(LeaseTarget("t", state=wrong(7))), "unknown state 7"),
         (lambda: CLIENT.leases.renew("l", "10"), "not '10'; renew it"),
         (lambda: CLIENT.leases.release("l", None, ()), "the name of a table is text"),
+        (lambda: CLIENT.leases.drop("l", 7), "the name of a principal is text, not 7"),
         (lambda: CLIENT.drain("5"), "a drain takes"),
         (lambda: CLIENT.scan("t"), "a plan must be of type ScanPlan, not 't'"),
         (lambda: TABLE.add_column("colour"), "a column must be of type Field"),
@@ -93,10 +94,12 @@ def group_reader() -> GroupBatches:
         (lambda: TABLE.split(0, splits="2"), "splits must be a whole number"),
         (lambda: TABLE.split(0, target_bytes=True), "target_bytes must be a whole number"),
         (lambda: TABLE.measure_log(7), "positions must be of type Mapping"),
+        (lambda: TABLE.measure_log({0: 0, "1": 0}), "table 't' has no bucket '1'"),
         (lambda: TABLE.group(7), "the name of the reader group is text"),
         (lambda: TABLE.delete_group(b"g"), "the name of the reader group is text"),
         (lambda: TABLE.transaction(b"n", 1), "the name of a transaction is text"),
         (lambda: TABLE.transaction("n", 1).publish([0]), "attempts must be of type Mapping"),
+        (lambda: TABLE.transaction("n", 1).publish({0: 0, "1": 0}), "part is a whole number.*, not '1'"),
         (lambda: TABLE.transaction("n", 1).publish({}, rows=5), "rows must be of type Mapping"),
         (lambda: TABLE.transaction("n", 1).publish({}, overwrite="no"), "overwrite is True or False"),
         (lambda: SCAN.select(["k", "s"]), r"select\('a', 'b'\)"),
@@ -125,7 +128,7 @@ async def test_refused(call: Callable[[], object], words: str) -> None:
         result = call()
         if isinstance(result, Awaitable):
             await result
-    assert caught.value.reason in ("ARGUMENT_INVALID", "SCHEMA_MISMATCH")
+    assert caught.value.reason in ("ARGUMENT_INVALID", "BUCKET_NOT_FOUND", "SCHEMA_MISMATCH")
 
 
 @pytest.mark.parametrize(
@@ -133,6 +136,7 @@ async def test_refused(call: Callable[[], object], words: str) -> None:
     [
         ({"endpoint": None}, "an endpoint must be of type str"),
         ({"endpoint": b"127.0.0.1"}, "an endpoint must be of type str"),
+        ({"endpoint": "127.0.0.1\0.example.com:1"}, "is not HOST:PORT"),
         ({"retries": "3"}, "retries must be a whole number"),
         ({"config": {}}, "config must be of type TransportConfig"),
         ({"ssl_context": True}, "ssl_context, which scanner.tls makes, must be of type SSLContext"),
