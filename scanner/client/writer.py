@@ -256,7 +256,11 @@ class Writer:
             await self._stream.send(sent.message)
         except (TransportError, ServerUnavailable) as error:
             self._in_flight.append(sent)
-            await self._go_on(error)
+            try:
+                await self._go_on(error)
+            finally:
+                if not self._opened:  # Nothing has gone out, and nothing will be acknowledged.
+                    self._in_flight.clear()
         else:
             self._in_flight.append(sent)
 

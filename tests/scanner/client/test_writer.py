@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 import pyarrow as pa
 import pytest
 import trio
@@ -10,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scanner.client.writer import REQUEST_BYTES_MAX, REQUEST_ROWS_MAX, split_rows
+from scanner.errors import ServerUnavailable
 from tests.support.conformance import open_virtual_items
 from tests.support.scans import sample
 
@@ -82,3 +85,23 @@ async def test_a_writer_may_wait_for_its_first_rows(autojump_clock: trio.testing
         async with items.table.open_writer() as writer:
             pass
         assert writer.result.rows == 0
+
+
+async def test_a_writer_goes_on_whose_first_stream_was_never_opened(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the write that was cancelled nothing had gone out, so nothing of it is waited for."""
+
+    async def open_no_stream(*_: object, **__: object) -> NoReturn:
+        raise ServerUnavailable("the connection was lost")
+
+    async with open_virtual_items(0) as items, items.table.open_writer() as writer:
+        with monkeypatch.context() as patch, trio.move_on_after(1) as cancelled:
+            patch.setattr(writer, "_open_stream", open_no_stream)
+            await writer.write(sample([7]))
+        assert cancelled.cancelled_caught
+        await writer.flush()
+        await writer.write(sample([8]))
+        await writer.flush()
+        assert writer.result.rows == 1
+        assert (await items.table.get([(7,), (8,)])).found == (False, True)
