@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING, TypeVar
 from google.protobuf.message import DecodeError, Message
 
 from scanner.client.failures import translated
-from scanner.errors import DataCorrupted
+from scanner.errors import DataCorrupted, ScannerError
+from scanner.wire.tables import description_from_proto
 
 if TYPE_CHECKING:
     from scanner.client.connection import Connection
+    from scanner.data.table import TableDescription
+    from scanner.proto.weir.v1 import tables_pb2 as pb
 
 _Reply = TypeVar("_Reply", bound=Message)
 
@@ -51,3 +54,20 @@ def require_about(method: str, asked: object, told: object) -> None:
     """
     if told != asked:
         raise DataCorrupted(f"{method} was asked about {asked}, and the answer is about {told}")
+
+
+def table_told(told: pb.TableDescription) -> TableDescription:
+    """The table that an answer describes.
+
+    Raises:
+        DataCorrupted: No table that this client knows of could be so.
+    """
+    try:
+        return description_from_proto(told)
+    except (
+        ScannerError
+    ) as error:  # It is made for who describes a table to us, and no mistake of the caller's.
+        raise DataCorrupted(
+            f"the server describes table {told.name!r} as this client knows none; is the server newer?"
+            f" ({error.message})"
+        ) from error

@@ -39,7 +39,7 @@ from scanner.client.arguments import (
     require_text,
     whole,
 )
-from scanner.client.calls import call_unary, require_about
+from scanner.client.calls import call_unary, require_about, table_told
 from scanner.client.connection import Connection, Dial, connect_by_tcp, open_connection, parse_endpoint
 from scanner.client.credentials import CallCredentials
 from scanner.client.leases import Leasable, Lease, LeaseInfo, Leases, new_lease_id, refusal
@@ -61,7 +61,7 @@ from scanner.errors import (
 from scanner.proto.weir.v1 import admin_pb2 as admin_pb
 from scanner.proto.weir.v1 import tables_pb2 as pb
 from scanner.wire import methods
-from scanner.wire.tables import description_from_proto, description_to_proto
+from scanner.wire.tables import description_to_proto
 
 if TYPE_CHECKING:
     import ssl
@@ -247,13 +247,13 @@ class Client:
         """The table that an answer describes.
 
         Raises:
-            DataCorrupted: It is another one than was asked for.
+            DataCorrupted: It is another one than was asked for, or none that this client knows.
         """
         if reply.table.name != name:
             raise DataCorrupted(
                 f"the server was asked for table {name!r}, and describes {reply.table.name!r}"
             )
-        return Table(self._connection, description_from_proto(reply.table), reply.table_id)
+        return Table(self._connection, table_told(reply.table), reply.table_id)
 
     def scan(self, plan: ScanPlan) -> Scan:
         """The scan that a plan describes, on this connection; the server is not asked.
@@ -271,14 +271,14 @@ class Client:
         """All tables, by name; as many calls as it takes.
 
         Raises:
-            DataCorrupted: The server's pages do not go on.
+            DataCorrupted: The server's pages do not go on, or have a table that this client does not know.
         """
         found: list[TableDescription] = []
         token = ""
         while True:
             request = pb.ListTablesRequest(page_token=token)
             reply = await self._call("ListTables", request, pb.ListTablesResponse)
-            found += map(description_from_proto, reply.tables)
+            found += map(table_told, reply.tables)
             if not reply.next_page_token:
                 return sorted(found, key=lambda table: table.name)
             if reply.next_page_token <= token:

@@ -16,7 +16,7 @@ import trio
 
 from scanner.client.arguments import UINT64_MAX, flag, require_kind, require_text, whole
 from scanner.client.arrow_input import ArrowRows, Rows, is_rows, read_arrow
-from scanner.client.calls import call_unary, require_about
+from scanner.client.calls import call_unary, require_about, table_told
 from scanner.client.groups import GroupInfo, GroupSummary, delete_group, describe_group, list_groups
 from scanner.client.html import html_table
 from scanner.client.log_measures import MeasuredLog, measure_log
@@ -41,7 +41,6 @@ from scanner.errors import ArgumentInvalid, DataCorrupted, KeyInvalid, OffsetOut
 from scanner.proto.weir.v1 import tables_pb2 as pb
 from scanner.wire import methods
 from scanner.wire.batches import encode_schema
-from scanner.wire.tables import description_from_proto
 
 if TYPE_CHECKING:
     from scanner.client.connection import Connection
@@ -131,7 +130,7 @@ class Table:
             table=self.name, table_id=self.table_id, arrow_schema=encode_schema(pa.schema([column]))
         )
         reply = await call_unary(self._connection, methods.ADD_COLUMN, request, pb.AddColumnResponse)
-        description = description_from_proto(reply.table)
+        description = table_told(reply.table)
         missing = set(wanted.column_names).difference(description.column_names)
         if description.name != self.name or missing:
             raise DataCorrupted(

@@ -32,6 +32,7 @@ from scanner.proto.weir.v1 import tables_pb2 as pb
 from scanner.server.config import ScannerConfig
 from scanner.server.server import Server, open_server
 from scanner.wire import methods
+from scanner.wire.batches import encode_schema
 from scanner.wire.statuses import to_call_failed
 from scanner.wire.tables import description_to_proto
 from tests.support import wire
@@ -461,6 +462,41 @@ async def test_the_description_of_another_table_is_no_answer(tmp_path: Path) -> 
         assert (await client.table("other")).table_id == other.table_id
         for ask in (client.table("items"), client.create_table("items", SCHEMA, ["k"])):
             with pytest.raises(scanner.DataCorrupted, match="asked for table 'items', and describes 'other'"):
+                await ask
+
+
+@pytest.mark.parametrize(
+    ("schema", "buckets"),
+    [
+        (encode_schema(SCHEMA.append(pa.field("new", pa.list_(pa.int8())))), 1),
+        (encode_schema(SCHEMA), 5_000),
+        (b"no schema", 1),
+    ],
+    ids=["type", "buckets", "octets"],
+)
+async def test_a_table_as_a_newer_server_may_have_it_is_no_mistake_of_the_caller(
+    schema: bytes, buckets: int
+) -> None:
+    """The error names the table, also among others, and says whose it is."""
+    told = pb.TableDescription(name="items", arrow_schema=schema, primary_key=["k"], buckets=buckets)
+    answers = {
+        "DescribeTable": pb.DescribeTableResponse(table=told),
+        "ListTables": pb.ListTablesResponse(tables=[told]),
+    }
+
+    async def answer(name: str, stream: ServerStream) -> None:
+        await stream.receive()
+        stream.send_last(answers[name].SerializeToString())
+
+    handlers: dict[str, Handler] = {
+        methods.TABLES + name: functools.partial(answer, name) for name in answers
+    }
+    async with memory_host(handlers) as host, connected_to(host) as connection:
+        client = scanner.Client(connection, "here")
+        for ask in (client.table("items"), client.tables()):
+            with pytest.raises(
+                scanner.DataCorrupted, match=r"the server describes table 'items' as .* newer"
+            ):
                 await ask
 
 
