@@ -52,6 +52,7 @@ class LogLease:
         self._table = table
         self._ttl_s = ttl_s
         self._held: tuple[str, dict[int, int]] | None = None
+        self._begun = False
         self._lost = False
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
@@ -66,6 +67,7 @@ class LogLease:
         Waits:
             For the server, unless the lease stands there already.
         """
+        self._begun = True
         wanted = (lease_id, {bucket: position.offset for bucket, position in positions.items()})
         if self._ttl_s <= 0 or (wanted == self._held and not self._lost):
             return
@@ -80,10 +82,29 @@ class LogLease:
                 error.message,
             )
             return
-        self._held, self._lost = wanted, False
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._renew_until_stopped, name="weir lease", daemon=True)
-            self._thread.start()
+        self._keep(wanted)
+
+    def resume(self, lease_id: str, positions: Positions) -> None:
+        """Keep what the lease of a query that is started anew keeps: its next micro-batch may be long in coming.
+
+        Without effect once something was to be held: only a micro-batch moves the lease.
+
+        Args:
+            lease_id: Of the query.
+            positions: Where its next micro-batch begins: what is kept if the lease has ended.
+
+        Waits:
+            For the server, the first time.
+        """
+        if self._begun or self._ttl_s <= 0:
+            return
+        self._begun = True
+        try:
+            self._client.leases.renew(lease_id, self._ttl_s)
+        except ScannerError:
+            self.hold(lease_id, positions)
+        else:
+            self._keep((lease_id, {}))
 
     def go_on(self, client: Client) -> None:
         """Hold and renew it over another client from now on."""
@@ -97,6 +118,12 @@ class LogLease:
         """Wait for the thread to end; a renewal that is under way ends when the client is closed."""
         if self._thread is not None:
             self._thread.join()
+
+    def _keep(self, held: tuple[str, dict[int, int]]) -> None:
+        self._held, self._lost = held, False
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._renew_until_stopped, name="weir lease", daemon=True)
+            self._thread.start()
 
     def _renew_until_stopped(self) -> None:
         failing = False

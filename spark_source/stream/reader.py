@@ -265,6 +265,7 @@ class _Planner:
             return begun  # The table is a micro-batch of its own.
         self._require_table(begun)
         behind = self._logs.behind(begun.buckets)
+        self._lease.resume(begun.lease_id, behind.kept)
         self.newest = begun.at(behind.ends).to_json()
         if self._until is None and self._delay.waits(behind.changes, time.monotonic()):
             return start

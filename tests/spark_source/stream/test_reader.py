@@ -476,6 +476,32 @@ def test_what_is_not_read_yet_is_leased(
     assert lease.offsets(table.name) == ends
 
 
+def test_a_query_that_is_started_anew_keeps_its_lease_before_anything_is_committed(
+    server: RunningServer, table: Table, streams: list[Stream], client: Client
+) -> None:
+    """Its next micro-batch may come long after the lease would have ended: it is renewed where it is, or anew."""
+    table.write(_rows(0, 100))
+    streams.append(stream := Stream(server, table.name, leaseTtl="100"))
+    stream.next()
+    table.write(_rows(0, 100, "b"))
+    stream.next()
+    (before,) = client.list_leases(table.name)
+    ends = {each.bucket: each.end_offset for each in table.offsets()}
+    stream.stop()
+    stream.start(leaseTtl="200")
+    assert stream.next() is None
+    (lease,) = client.list_leases(table.name)
+    assert (lease.lease_id, lease.ttl_s) == (before.lease_id, 200)
+    assert lease.offsets(table.name) == before.offsets(table.name) != ends
+    stream.stop()
+    client.leases.drop(lease.lease_id)
+    stream.start()
+    assert stream.next() is None
+    (lease,) = client.list_leases(table.name)
+    assert lease.lease_id == before.lease_id
+    assert lease.offsets(table.name) == ends
+
+
 def test_another_table_of_the_name_is_refused(
     server: RunningServer, table: Table, streams: list[Stream], client: Client
 ) -> None:
