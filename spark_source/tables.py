@@ -42,13 +42,12 @@ def table(spark: SparkSession, name: str, *, endpoint: str, **options: object) -
         options: Those of `WeirDataSource`, such as ``splits=4`` and ``tokenFile="/run/token"``.
 
     Raises:
-        SourceOptionError: An option is unknown, or its value makes no sense.
+        SourceOptionError: An option is unknown, or given twice, or its value makes no sense.
 
     Example:
         >>> dear = table(spark, "orders", endpoint="127.0.0.1:9123").where("price > 10").select("id", "price").load()
     """
-    texts = {each: _text(value) for each, value in options.items()}
-    return TableRead(spark, {"endpoint": endpoint, "table": name, **texts})
+    return TableRead(spark, _options_of(endpoint, name, options))
 
 
 @dataclass(frozen=True)
@@ -173,15 +172,14 @@ def views(spark: SparkSession, endpoint: str, prefix: str = "", **options: objec
         By table, the DataFrame behind its view. A view is named as its table is, in backticks where SQL needs them.
 
     Raises:
-        SourceOptionError: An option is unknown, or does not fit all tables, or two views would have one name, since
-            Spark's names have no case.
+        SourceOptionError: An option is unknown, or given twice, or does not fit all tables, or two views would have one
+            name, since Spark's names have no case.
         ScannerError: The server cannot be asked. No view has been made.
 
     Waits: For the server, a few times for each table.
     """
-    texts = {each: _text(value) for each, value in options.items()}
     try:
-        options_of_any = SourceOptions.parse({"endpoint": endpoint, "table": "any", **texts})
+        options_of_any = SourceOptions.parse(_options_of(endpoint, "any", options))
         names = [each.name for each in ask(options_of_any, lambda client: client.tables())]
     except (ScannerError, SourceError) as error:
         raise without_traceback(error) from None
@@ -197,6 +195,23 @@ def views(spark: SparkSession, endpoint: str, prefix: str = "", **options: objec
     for name, frame in frames.items():
         frame.createOrReplaceTempView(f"`{prefix}{name}`")
     return frames
+
+
+def _options_of(endpoint: str, name: str, options: Mapping[str, object]) -> dict[str, str]:
+    """The options of a load of a table.
+
+    Raises:
+        SourceOptionError: One is given twice, whatever its case: the last one would count, and ``table`` among them
+            would have another table read.
+    """
+    found = {"endpoint": endpoint, "table": name}
+    taken = set(found)
+    for each, value in options.items():
+        if each.lower() in taken:
+            raise SourceOptionError(each, None, f"option {each!r} is given twice: leave one of them out")
+        taken.add(each.lower())
+        found[each] = _text(value)
+    return found
 
 
 def _stored_bytes(client: Client, name: str, enough: int) -> int:

@@ -139,6 +139,13 @@ def test_refusals(spark: SparkSession, server: RunningServer) -> None:
     """What makes no sense is refused where it is said, or when the table is loaded, in a line of ours."""
     with pytest.raises(SourceOptionError, match="unknown option 'split'; did you mean 'splits'"):
         orders(spark, server, split=2)
+    for twice in ("table", "Table", "ENDPOINT"):
+        with pytest.raises(SourceOptionError, match=f"option '{twice}' is given twice"):
+            orders(spark, server, **{twice: "stock.2013"})
+    with pytest.raises(SourceOptionError, match="option 'table' is given twice"):
+        weir.spark.views(spark, server.endpoint, table="Orders")
+    with pytest.raises(SourceOptionError, match="option 'WHERE' is given twice"):
+        orders(spark, server, where="v = 1", WHERE="v = 2")
     with pytest.raises(SourceOptionError, match="has a comma"):
         orders(spark, server).select("a,b")
     with pytest.raises(SourceOptionError, match="leave it out to read all"):
