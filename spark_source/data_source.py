@@ -188,13 +188,17 @@ class WeirDataSource(DataSource):
         return BucketReader(self._of_read(), schema, self._load)
 
     def streamReader(self, schema: StructType) -> ChangeStreamReader | RefusingStreamReader:
-        """A reader of a stream of the changes; without option ``readChanges`` one that refuses to start."""
+        """A reader of a stream of the changes; one that refuses to start where the options are none of a stream."""
         from spark_source.stream.reader import (
             STREAM_WITHOUT_CHANGES,
             ChangeStreamReader,
             RefusingStreamReader,
         )
 
+        try:
+            self._of_read()
+        except SourceOptionError as error:  # With a schema of the user's, Spark has not asked for one.
+            return RefusingStreamReader(error)
         if self._changes is not None:
             return ChangeStreamReader(self._changes, schema, self._load)
         return RefusingStreamReader(SourceOptionError("readChanges", None, STREAM_WITHOUT_CHANGES))

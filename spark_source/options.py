@@ -245,7 +245,10 @@ def _describe_unknown(name: str) -> str:
     if lowered in {"token", "password"}:
         hint = "; a token stands in a file, which option 'tokenFile' names"
     if lowered == "path":
-        hint = "; a table has no path: call load() without arguments and name it with option 'table'"
+        # Also of a write, whose options may be those of a read but for this one.
+        hint = (
+            "; a table has no path: call load() or save() without arguments and name it with option 'table'"
+        )
     return (
         f"unknown option {name!r}{hint} (the options are {', '.join(OPTION_NAMES)};"
         f" of a write also {', '.join(WRITE_OPTION_NAMES)})"

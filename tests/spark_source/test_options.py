@@ -239,8 +239,9 @@ def test_unknown_option_without_a_neighbour() -> None:
 
 
 def test_path_is_explained() -> None:
-    """`load("orders")` sets an option that the user never wrote; the message says where the name belongs."""
-    assert "name it with option 'table'" in str(refused({"path": "orders"}))
+    """`load("orders")`, and `save("orders")`, set an option that nobody wrote: the message says what to do."""
+    told = str(refused({"path": "orders"}))
+    assert "call load() or save() without arguments and name it with option 'table'" in told
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 
 import pytest
+from pyspark.sql.types import StructType
 
 from spark_source import SourceOptionError, WeirDataSource
 from spark_source.stream.options import (
@@ -134,3 +135,10 @@ def test_what_says_no_more_than_holds_anyway_is_taken() -> None:
     """`mode=push` and `statistics=false` are the defaults of every read."""
     parse(mode="push", statistics="false")
     WeirDataSource({"endpoint": "h:1", "table": "t", "readChanges": "false"})
+
+
+def test_an_option_of_writes_is_named_where_spark_is_given_the_schema() -> None:
+    """Spark asks for the stream's reader at once then; `readChanges`, which is there, is not what is missing."""
+    reader = WeirDataSource(REQUIRED | {"checkpointLocation": "/c"}).streamReader(StructType([]))
+    with pytest.raises(SourceOptionError, match=r"'checkpointLocation'; it belongs to df\.writeStream"):
+        reader.initialOffset()
