@@ -64,9 +64,7 @@ def table_told(told: pb.TableDescription) -> TableDescription:
     """
     try:
         return description_from_proto(told)
-    except (
-        ScannerError
-    ) as error:  # It is made for who describes a table to us, and no mistake of the caller's.
+    except ScannerError as error:  # Made for who describes a table to us; this is no mistake of the caller's.
         raise DataCorrupted(
             f"the server describes table {told.name!r} as this client knows none; is the server newer?"
             f" ({error.message})"
