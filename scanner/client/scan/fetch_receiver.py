@@ -209,6 +209,11 @@ class _Bucket:
                 f"{self.what}: the server goes on at log offset {fields.position}, and was asked to stop at"
                 f" {self.position.stop_offset}"
             )
+        if fields.bookmark < (self.bookmark or 0):
+            raise DataCorrupted(
+                f"{self.what}: the server says that a commit ends at {fields.bookmark} where one has ended at"
+                f" {self.bookmark}; the position would go back"
+            )
         skipped = fields.position > end and not self.filtered
         if fields.position < end or skipped or fields.bookmark > fields.position:
             raise DataCorrupted(

@@ -218,6 +218,7 @@ def answered(
     count: int,
     position: int | None = None,
     table_id: int | None = None,
+    bookmark: int | None = None,
 ) -> list[FetchedRows]:
     """What an answer brings of bucket 0: so many rows that cover these changes, and where to go on."""
     answer = pb.FetchLogResponse(arrow_schema=encode_schema(SCHEMA), table_id=table_id)
@@ -225,7 +226,12 @@ def answered(
     encoded = encode_rows(sample(range(count)))
     batch = FetchedBatch(count, encoded, ChangeRange(start, end, commit_end=True))
     fields = pb.FetchedBucket(
-        bucket=0, start_offset=start, position=position, bookmark=end, high_watermark=end, history=b"h"
+        bucket=0,
+        start_offset=start,
+        position=position,
+        bookmark=end if bookmark is None else bookmark,
+        high_watermark=end,
+        history=b"h",
     )
     return receiver.receive(b"".join(encode_fetched(answer, [(fields, [batch])])))[0]
 
@@ -273,6 +279,15 @@ def test_a_fetch_past_its_stop_is_noticed(filtered: bool) -> None:
             )
     rows = answered(asking(pb.LogStart(offset=5), filtered=filtered, stop=7), 5, 7, 2)
     assert [each.position for each in rows] == [7]
+
+
+def test_a_position_that_goes_back_is_noticed() -> None:
+    """Who stored it would get again what had come before it; inside a commit it stays where it is."""
+    receiver = asking(pb.LogStart(offset=5), filtered=False)
+    assert [each.position for each in answered(receiver, 5, 7, 2)] == [7]
+    with pytest.raises(DataCorrupted, match="a commit ends at 6 where one has ended at 7"):
+        answered(receiver, 7, 9, 2, bookmark=6)
+    assert answered(receiver, 7, 9, 2, bookmark=7)
 
 
 def test_the_blocking_client_fetches(tmp_path: Any) -> None:
