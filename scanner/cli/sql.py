@@ -89,17 +89,20 @@ def sql(
     with ExitStack() as stack:
         prepared = stack.enter_context(Query(query))
         client = stack.enter_context(connected(endpoint))
-        known = {each.name: each for each in client.tables()}
-        tables = {name: known[name] for name in prepared.tables(list(known))}
+        names = prepared.tables([each.name for each in client.tables()])
         interruptibly = stack.enter_context(aside(prepared))
+        scans = (
+            {name: client.table(name).new_scan() for name in names}
+            if explain
+            else stack.enter_context(scans_of_one_state(client, names))
+        )
+        # Not as they were listed: a table that was made anew since has other types, and others of its rows fit.
+        tables = {name: scan.plan.table for name, scan in scans.items()}
         uses = interruptibly(lambda: prepared.uses(tables))
+        interruptibly(lambda: prepared.register(scans, uses))
         if explain:
-            scans = {name: client.table(name).new_scan() for name in tables}
-            interruptibly(lambda: prepared.register(scans, uses))
             _explain(prepared, tables, uses)
             return
-        scans = stack.enter_context(scans_of_one_state(client, list(tables)))
-        interruptibly(lambda: prepared.register(scans, uses))
         with destination(form, output) as file:
             rows = run_into(prepared, form, file, limit, interruptibly)
     if stats:

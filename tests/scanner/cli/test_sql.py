@@ -337,6 +337,28 @@ def test_all_uses_of_a_table_see_one_state(server: RunningServer) -> None:
         assert table.new_scan().to_arrow().num_rows == ITEMS.num_rows
 
 
+def test_a_table_that_is_made_anew_meanwhile_is_read_by_its_own_types(
+    server: RunningServer, command: Weir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server is asked for rows of the table whose state is leased: to DuckDB NaN is above 5."""
+    keys = pa.array([1, 2, 3], pa.int64())
+    named = Query.tables
+
+    def made_anew(query: Query, known: list[str]) -> list[str]:
+        with scanner.sync.connect(server.endpoint) as client:
+            client.drop_table("counts")
+            counts = pa.table({"id": keys, "n": pa.array([float("nan"), 7.0, 1.0])})
+            client.create_table("counts", counts.schema, ["id"], 1).write(counts)
+        return named(query, known)
+
+    with scanner.sync.connect(server.endpoint) as client:
+        counts = pa.table({"id": keys, "n": pa.array([9, 9, 9], pa.int64())})
+        client.create_table("counts", counts.schema, ["id"], 1).write(counts)
+    monkeypatch.setattr(Query, "tables", made_anew)
+    code, out, _ = command("SELECT id FROM counts WHERE n > 5 ORDER BY id", "--format", "json")
+    assert (code, objects(out)) == (0, [{"id": 1}, {"id": 2}])
+
+
 def test_filters_of_duckdb_are_applied_here_as_well(server: RunningServer) -> None:
     """A dataset leaves out exactly what it is asked to leave out, and needs no column for that to be selected."""
     with scanner.sync.connect(server.endpoint) as client:
