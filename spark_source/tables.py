@@ -39,7 +39,8 @@ def table(spark: SparkSession, name: str, *, endpoint: str, **options: object) -
         spark: The session.
         name: Of the table.
         endpoint: ``HOST:PORT`` of the server, reachable from the driver and from every executor.
-        options: Those of `WeirDataSource`, such as ``splits=4`` and ``tokenFile="/run/token"``.
+        options: Those of `WeirDataSource`, such as ``splits=4`` and ``tokenFile="/run/token"``; one that is None is
+            left out.
 
     Raises:
         SourceOptionError: An option is unknown, or given twice, or its value makes no sense.
@@ -202,7 +203,7 @@ def _options_of(endpoint: str, name: str, options: Mapping[str, object]) -> dict
 
     Raises:
         SourceOptionError: One is given twice, whatever its case: the last one would count, and ``table`` among them
-            would have another table read.
+            would have another table read. Or it is of octets.
     """
     found = {"endpoint": endpoint, "table": name}
     taken = set(found)
@@ -210,7 +211,8 @@ def _options_of(endpoint: str, name: str, options: Mapping[str, object]) -> dict
         if each.lower() in taken:
             raise SourceOptionError(each, None, f"option {each!r} is given twice: leave one of them out")
         taken.add(each.lower())
-        found[each] = _text(value)
+        if value is not None:
+            found[each] = _text(each, value)
     return found
 
 
@@ -231,8 +233,18 @@ def _bytes(setting: str | None) -> int:
     return -1 if match is None else int(match["number"]) << 10 * " kmgtp".index(match["unit"] or " ")
 
 
-def _text(value: object) -> str:
-    """An option's value as Spark would write it."""
+def _text(option: str, value: object) -> str:
+    """An option's value as Spark would write it.
+
+    Raises:
+        SourceOptionError: It is, or has in it, octets, which Python writes as no type of a key is written.
+    """
     if isinstance(value, bool):
         return "true" if value else "false"
-    return json.dumps(value) if isinstance(value, list | tuple) else str(value)
+    if isinstance(value, list | tuple):
+        return json.dumps(value, default=lambda each: _text(option, each))
+    if isinstance(value, bytes | bytearray):
+        raise SourceOptionError(
+            option, None, f"option {option!r} is text: write octets in hexadecimal digits"
+        )
+    return str(value)
