@@ -17,7 +17,7 @@ import statistics
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import DataFrame, SparkSession, functions
 from rich.table import Table
@@ -30,6 +30,10 @@ from spark_source.schema import STATISTICS_COLUMN
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
+
+
+_SAID: Final = frozenset(["endpoint", "table", "mode", "statistics"])
+"""Options in lower case that a comparison sets: another mode of every read would be found equal to itself."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -163,19 +167,24 @@ def compare(
         columns: Columns to read, in this order; None for all.
         credit_bytes: For mode push, as option ``creditBytes``.
         runs: Measured reads per mode, at least 1.
-        options: More options of every read, such as ``tlsCa`` and ``tokenFile``.
+        options: More options of every read, such as ``tlsCa`` and ``tokenFile``; not those that are said here.
 
     Returns:
         Per mode, the run with the median time, and how the modes' rows differ from the first one's.
 
     Raises:
-        ValueError: No mode, a mode twice, or no run.
+        ValueError: No mode, a mode twice, or no run; or `options` have one that would be that of every read.
         PySparkException: Spark could not read; its message ends with the reason.
 
     Waits: For 1 + runs x modes reads, and, of more than one mode, one more of each, whose rows are shuffled.
     """
     if not modes or len(set(modes)) < len(modes) or runs < 1:
         raise ValueError(f"compare needs at least one mode, each once, and one run: {modes=}, {runs=}")
+    said = _SAID & {name.lower() for name in options or {}}
+    if said:
+        raise ValueError(
+            f"compare says by itself what every read has as {', '.join(sorted(said))}: leave it out"
+        )
     register(spark)
 
     def load(mode: str, *, measured: bool = False) -> DataFrame:

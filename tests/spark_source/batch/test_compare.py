@@ -2,6 +2,7 @@
 
 import io
 import json
+from typing import cast
 
 import pyarrow as pa
 import pytest
@@ -179,6 +180,13 @@ def test_senseless_arguments(spark: SparkSession, arguments: dict[str, object]) 
     """There has to be something to compare."""
     with pytest.raises(ValueError, match="at least one mode, each once, and one run"):
         compare(spark, "127.0.0.1:1", "t", **arguments)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["mode", "Table", "endpoint", "STATISTICS"])
+def test_options_that_a_comparison_sets(name: str) -> None:
+    """Taken as those of every read, they would have a mode compared with itself."""
+    with pytest.raises(ValueError, match=f"every read has as {name.lower()}: leave it out"):
+        compare(cast("SparkSession", None), "127.0.0.1:1", "t", options={"tlsCa": "system", name: "push"})
 
 
 @pytest.mark.spark
