@@ -95,8 +95,12 @@ def test_wrong_row_count_is_corruption(receiver: PushReceiver) -> None:
         receiver.receive(rows(0, [1, 2], count=3))
 
 
-def test_a_batch_that_contradicts_itself_is_corruption() -> None:
-    """A text that ends behind its column's bytes is found, though the checksum is right, before anybody reads it."""
+@pytest.mark.parametrize("wrong", [(0, 2, 6000), (0, 2000, 6)], ids=["last", "between"])
+def test_a_batch_that_contradicts_itself_is_corruption(wrong: tuple[int, int, int]) -> None:
+    """A text that ends behind its column's bytes is found, though the checksum is right, before anybody reads it.
+
+    Who read the second one would end with SIGSEGV.
+    """
     schema = pa.schema([pa.field("text", pa.string())])
     texts = ["ab", "cdef"]
     payload = bytes(encode_batch(pa.record_batch({"text": texts}, schema=schema)))
@@ -106,7 +110,7 @@ def test_a_batch_that_contradicts_itself_is_corruption() -> None:
     receiver.receive(started(schema))
     receiver.receive(payload_message(0, 2, payload))
     with pytest.raises(DataCorrupted, match="a batch is not valid"):
-        receiver.receive(payload_message(2, 2, payload.replace(ends, struct.pack("<3i", 0, 2, 6000))))
+        receiver.receive(payload_message(2, 2, payload.replace(ends, struct.pack("<3i", *wrong))))
 
 
 def test_end_with_another_total_is_corruption(receiver: PushReceiver) -> None:
