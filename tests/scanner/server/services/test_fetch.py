@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -151,37 +151,35 @@ async def test_a_fetch_has_what_is_there_and_says_where_to_go_on() -> None:
     assert (second.batches, second.fields.position) == ([], 8)
 
 
+async def woken(
+    server: Server, client: transport.Client, meanwhile: Callable[[], None] = lambda: None
+) -> Answer:
+    """The answer to a fetch behind the third change that a commit wakes; `meanwhile` is called before that."""
+    found: list[Answer] = []
+
+    async def wait() -> None:
+        found.extend(await fetch(client, at(3), max_wait_ms=LONG_MS))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(wait)
+        await until_waiting(server)
+        assert server.statistics().activity.log_blocks_decoded == 0
+        meanwhile()
+        await write(client, write_request(sample([9])))
+    return found[0]
+
+
 async def test_a_commit_wakes_a_fetch() -> None:
     """It waits for as long as it is told to, polls nothing, and has the commit as soon as that is there."""
     async with serving_items(range(3)) as (server, client):
-        found: list[Answer] = []
-
-        async def wait() -> None:
-            found.extend(await fetch(client, at(3), max_wait_ms=LONG_MS))
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(wait)
-            await until_waiting(server)
-            assert server.statistics().activity.log_blocks_decoded == 0
-            await write(client, write_request(sample([9])))
-    assert found[0].ids == [9]
+        assert (await woken(server, client)).ids == [9]
 
 
 async def test_a_late_commit_is_in_the_answer(mock_clock: trio.testing.MockClock) -> None:
     """The time that an answer has for reading does not run while it waits for a commit."""
     config = ScannerConfig(session_page_time_max_s=10.0)
     async with serving_items(range(3), config=config) as (server, client):
-        found: list[Answer] = []
-
-        async def wait() -> None:
-            found.extend(await fetch(client, at(3), max_wait_ms=LONG_MS))
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(wait)
-            await until_waiting(server)
-            mock_clock.jump(20)
-            await write(client, write_request(sample([9])))
-    assert found[0].ids == [9]
+        assert (await woken(server, client, lambda: mock_clock.jump(20))).ids == [9]
 
 
 async def test_a_fetch_waits_for_enough() -> None:
