@@ -66,6 +66,6 @@ def table_told(told: pb.TableDescription) -> TableDescription:
         return description_from_proto(told)
     except ScannerError as error:  # Made for who describes a table to us; this is no mistake of the caller's.
         raise DataCorrupted(
-            f"the server describes table {told.name!r} as this client knows none; is the server newer?"
+            f"this client cannot read the server's description of table {told.name!r}; is the server newer?"
             f" ({error.message})"
         ) from error

@@ -308,8 +308,10 @@ class Lease:
     async def release(self, table: str, *buckets: int) -> None:
         """Release buckets, of all of the table if none are named. Idempotent; without any it is gone.
 
+        A lease of which nothing is to be left is not renewed any more, even if this raises or is cancelled.
+
         Cancellation:
-            They may have been released. A lease of which nothing was to be left is not renewed any more.
+            They may have been released.
         """
         # If something should be left, it had ended before: that is a loss, which the next renewal tells.
         self._given_up |= all(

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
 
-_SAID: Final = frozenset(["endpoint", "table", "mode", "statistics"])
+_OWN_OPTIONS: Final = frozenset(["endpoint", "table", "mode", "statistics"])
 """Options in lower case that a comparison sets: another mode of every read would be found equal to itself."""
 
 
@@ -167,7 +167,7 @@ def compare(
         columns: Columns to read, in this order; None for all.
         credit_bytes: For mode push, as option ``creditBytes``.
         runs: Measured reads per mode, at least 1.
-        options: More options of every read, such as ``tlsCa`` and ``tokenFile``; not those that are said here.
+        options: More options of every read, such as ``tlsCa`` and ``tokenFile``; none that this sets itself.
 
     Returns:
         Per mode, the run with the median time, and how the modes' rows differ from the first one's.
@@ -180,11 +180,9 @@ def compare(
     """
     if not modes or len(set(modes)) < len(modes) or runs < 1:
         raise ValueError(f"compare needs at least one mode, each once, and one run: {modes=}, {runs=}")
-    said = _SAID & {name.lower() for name in options or {}}
-    if said:
-        raise ValueError(
-            f"compare says by itself what every read has as {', '.join(sorted(said))}: leave it out"
-        )
+    own = _OWN_OPTIONS & {name.lower() for name in options or {}}
+    if own:
+        raise ValueError(f"compare sets {', '.join(sorted(own))} itself: leave that out of options")
     register(spark)
 
     def load(mode: str, *, measured: bool = False) -> DataFrame:

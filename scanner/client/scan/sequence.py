@@ -118,8 +118,7 @@ def require_schema(what: str, encoded: Buffer, wanted: pa.Schema) -> pa.Schema:
 def require_rows(what: str, batch: pa.RecordBatch, rows: int) -> pa.RecordBatch:
     """Check a decoded batch against its announcement.
 
-    Whether text is UTF-8 is not looked at: that takes ten times as long as all the rest, and Python and Arrow say so
-    when they read it.
+    Whether text is UTF-8 is not looked at: that takes longer than all the rest, and Python says so when it reads it.
 
     Raises:
         DataCorrupted: It has another number of rows, or buffers that contradict each other.

@@ -185,7 +185,7 @@ def test_senseless_arguments(spark: SparkSession, arguments: dict[str, object]) 
 @pytest.mark.parametrize("name", ["mode", "Table", "endpoint", "STATISTICS"])
 def test_options_that_a_comparison_sets(name: str) -> None:
     """Taken as those of every read, they would have a mode compared with itself."""
-    with pytest.raises(ValueError, match=f"every read has as {name.lower()}: leave it out"):
+    with pytest.raises(ValueError, match=f"compare sets {name.lower()} itself"):
         compare(cast("SparkSession", None), "127.0.0.1:1", "t", options={"tlsCa": "system", name: "push"})
 
 
