@@ -170,9 +170,10 @@ class ServedBucket:
         return self._floor_us
 
     async def wait_stamped_before(self, time_us: int) -> None:
-        """Wait until no commit is under way that has an earlier time than this one, which has passed.
+        """Wait until no commit has an earlier time than this one, which has passed, but those that are there.
 
-        Commits that begin later have later times. So what the log tells of that time then, it tells for ever.
+        Commits that begin later have later times, also those of a later server: the floor sees to it, but for a disk
+        that does not take it. So what the log tells of that time then, it tells for ever.
 
         Args:
             time_us: Microseconds since 1970 UTC, by the clock that stamps the commits.
@@ -181,11 +182,14 @@ class ServedBucket:
             ScannerError: The bucket is retired, or cannot be opened again; this says why.
 
         Waits:
-            For the commit that runs now, if one does; for storage, if that was closed meanwhile.
+            For the commit that runs now, if one does; for storage, if that was closed meanwhile; for the disk, if the
+            time is newer than the commits.
 
         Cancellation:
             No effect.
         """
+        if self._floor is not None and self.storage.newest_commit_us < time_us:
+            await self._floor.cover(time_us)
         if self._stamped_us < time_us:
             for write in tuple(self._writes.taken):
                 await write.settled.wait()

@@ -1,15 +1,17 @@
-"""The commit-time floor: up to when tails are told that nothing will be committed any more, though nothing was.
+"""The commit-time floor: up to when it was told that nothing will be committed any more, though nothing was.
 
 A bucket that is written tells by its commits how far its time has come. One that is idle tells nothing, and a watermark
-over several buckets would stand still. So its tails are told a floor: every later commit has a later time.
+over several buckets would stand still. So its tails are told a floor: every later commit has a later time. And who asks
+where a time is in the log gets an answer that a later commit must not change.
 
 Invariants:
 
 1. A floor is durable before it is told, so it also binds a server that starts after a crash, whatever its clock says.
 2. It only rises. It is the time of a moment that has passed, so it makes no commit time later than the clock, unless
    the clock was set back, or was ahead when the floor was told.
-3. There is one floor for all buckets of a data directory: one small document, written at most once an interval, and
-   only when somebody is told. A copy or a backup of the directory may not know the newest ones.
+3. There is one floor for all buckets of a data directory: one small document, written only when somebody is told: for
+   tails at most once an interval, and for a question if its time is newer than the floor and the bucket's commits. A
+   copy or a backup of the directory may not know the newest ones.
 
 How a commit that is being written meets a floor is the bucket's business
 (`scanner.server.tables.bucket.ServedBucket.commit_time_floor_us`). This module knows no wire.
@@ -83,22 +85,45 @@ class CommitTimeFloor:
         """
         async with self._raising:
             now_us = self._now_us()
-            if now_us - self.floor_us < age_us_max:
-                return
-            document = json.dumps({"floor_us": now_us}).encode() + b"\n"
-            try:
-                await self._run_blocking(
-                    functools.partial(self._store.write_document, FLOOR_DOCUMENT, document)
+            if now_us - self.floor_us >= age_us_max:
+                await self._raise(now_us)
+
+    async def cover(self, time_us: int) -> None:
+        """Raise the floor to the present, if it is below a time that has passed.
+
+        A disk that refuses leaves it as it is.
+
+        Args:
+            time_us: Microseconds since 1970 UTC. One that is in the future changes nothing.
+
+        Waits:
+            For the disk, if the floor is below.
+
+        Cancellation:
+            It may have been raised.
+        """
+        async with self._raising:
+            now_us = self._now_us()
+            if self.floor_us < time_us <= now_us:
+                await self._raise(now_us)
+
+    async def _raise(self, now_us: int) -> None:
+        document = json.dumps({"floor_us": now_us}).encode() + b"\n"
+        try:
+            await self._run_blocking(functools.partial(self._store.write_document, FLOOR_DOCUMENT, document))
+        except ScannerError as error:
+            if not self._failed:
+                _logger.warning(
+                    "watermarks over idle buckets stand still, and what is told of times does not bind the next server:"
+                    " %s",
+                    error,
                 )
-            except ScannerError as error:
-                if not self._failed:
-                    _logger.warning("watermarks over idle buckets stand still: %s", error)
-                self._failed = True
-                return
-            if self._failed:
-                _logger.warning("watermarks over idle buckets move again")
-            self._failed = False
-            self.floor_us = now_us
+            self._failed = True
+            return
+        if self._failed:
+            _logger.warning("watermarks over idle buckets move again")
+        self._failed = False
+        self.floor_us = now_us
 
 
 def _decode(document: bytes) -> int:

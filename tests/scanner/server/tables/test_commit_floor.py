@@ -33,7 +33,7 @@ class World:
     now_us: int = BEGIN_US
     rows: int = 0
     told: list[tuple[int, int]] = field(default_factory=list)
-    """The log's end, and the floor that was told there."""
+    """The log's end, and the time that no later commit may have: a floor, or one that somebody asked for."""
 
     def clock(self) -> int:
         """The time, which may have been set back."""
@@ -67,11 +67,18 @@ class Gate:
 Step = tuple[str, int]
 STEPS = st.lists(
     st.one_of(
-        st.tuples(st.sampled_from(["commit", "tell", "restart", "hold", "release"]), st.just(0)),
+        st.tuples(st.sampled_from(["commit", "tell", "ask", "restart", "hold", "release"]), st.just(0)),
         st.tuples(st.just("clock"), st.integers(-50, 50)),
     ),
     max_size=14,
 )
+
+
+async def _ask(world: World, bucket: ServedBucket) -> None:
+    """Ask where this moment is in the log, as ListOffsets does."""
+    time_us = world.now_us
+    await bucket.wait_stamped_before(time_us)
+    world.told.append((bucket.storage.offset_at(time_us), time_us - 1))
 
 
 async def _serve(
@@ -93,6 +100,8 @@ async def _serve(
             elif step == "tell":
                 await floor.refresh(1)
                 world.told.append((storage.log_end, bucket.commit_time_floor_us))
+            elif step == "ask":
+                nursery.start_soon(_ask, world, bucket)
             elif step == "hold" and gate.held is None:
                 gate.held = trio.Event()
             elif step == "release" and gate.held is not None:
@@ -132,10 +141,10 @@ def test_nothing_is_committed_at_or_below_a_floor_that_was_told(steps: list[Step
 class ForgetfulFloor(CommitTimeFloor):
     """Tells what is not on the disk."""
 
-    async def refresh(self, age_us_max: int) -> None:
+    async def _raise(self, now_us: int) -> None:
         """Raise it in memory alone."""
         await trio.lowlevel.checkpoint()
-        self.floor_us = max(self.floor_us, self._now_us())
+        self.floor_us = now_us
 
 
 class HastyBucket(ServedBucket):
@@ -148,8 +157,17 @@ class HastyBucket(ServedBucket):
         return self._floor.floor_us
 
 
+class ImpatientBucket(ServedBucket):
+    """Tells of a time what is there."""
+
+    async def wait_stamped_before(self, time_us: int) -> None:
+        """Wait for nobody, and write nothing down."""
+
+
 @pytest.mark.parametrize(
-    "variant", [{"floor_kind": ForgetfulFloor}, {"bucket_kind": HastyBucket}], ids=["forgetful", "hasty"]
+    "variant",
+    [{"floor_kind": ForgetfulFloor}, {"bucket_kind": HastyBucket}, {"bucket_kind": ImpatientBucket}],
+    ids=["forgetful", "hasty", "impatient"],
 )
 def test_a_server_that_breaks_the_promise_is_caught(variant: dict[str, Any]) -> None:
     """The check above finds one that writes no floor down, and one that does not wait for the commit under way."""
@@ -176,6 +194,20 @@ async def test_a_floor_is_raised_when_it_is_old_only() -> None:
     assert found == [BEGIN_US, BEGIN_US, BEGIN_US + 100, BEGIN_US + 100]
 
 
+async def test_a_question_raises_the_floor_if_its_time_is_newer() -> None:
+    """Not for a time that a commit or the floor has passed already, nor for one in the future."""
+    world = World()
+    store = MemoryStore(disk=world.disk)
+    floor = await CommitTimeFloor.load(store, Gate(), world.clock)
+    found = []
+    for now_us, time_us in ((0, 1), (0, -7), (3, 0), (3, 5), (10, 9)):
+        world.now_us = BEGIN_US + now_us
+        await floor.cover(BEGIN_US + time_us)
+        found.append(floor.floor_us)
+        assert (await CommitTimeFloor.load(store, Gate(), world.clock)).floor_us == floor.floor_us
+    assert found == [0, BEGIN_US, BEGIN_US, BEGIN_US, BEGIN_US + 10]
+
+
 async def test_a_disk_that_refuses_lets_the_floor_stand_still(caplog: pytest.LogCaptureFixture) -> None:
     """It is told once, and once when the disk takes it again; nothing is told that is not on the disk."""
     world = World()
@@ -194,7 +226,8 @@ async def test_a_disk_that_refuses_lets_the_floor_stand_still(caplog: pytest.Log
     await floor.refresh(1)
     assert floor.floor_us == BEGIN_US
     assert [record.getMessage() for record in caplog.records] == [
-        "watermarks over idle buckets stand still: the disk is full",
+        "watermarks over idle buckets stand still, and what is told of times does not bind the next server: the disk is"
+        " full",
         "watermarks over idle buckets move again",
     ]
 
