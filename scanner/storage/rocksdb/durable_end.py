@@ -11,7 +11,8 @@ machine that loses power may leave it behind the log, never ahead of it.
             29-36 RocksDB's number of the newest durable write, big-endian
             37-40 CRC-32C of the bucket's identity and of what precedes
 
-Format 2, which is read, has no such number. The identity is covered so that the file of another bucket says nothing of
+Format 2, which is read, has no such number. An older weir that goes on where a newer one was writes it over the head of
+the file, so what is behind it says nothing. The identity is covered so that the file of another bucket says nothing of
 this one.
 
 This module knows no RocksDB.
@@ -29,6 +30,7 @@ from scanner.data.digest import checksum
 NAME: Final = "DURABLE-END"
 _FIELDS: Final = struct.Struct(">4sBQ16sQ")
 _FIELDS_2: Final = struct.Struct(">4sBQ16s")
+_FORMAT_AT: Final = 4
 _CHECKSUM: Final = struct.Struct(">I")
 _MAGIC: Final = b"WEND"
 _FORMAT: Final = 3
@@ -62,11 +64,12 @@ def read_durable_end(directory: Path, identity: bytes) -> DurableEnd | None:
     """Read the file of a bucket; None if there is none, or it is not whole or not of this bucket: nothing is known."""
     try:
         content = (directory / NAME).read_bytes()
-        fields, (crc,) = content[: -_CHECKSUM.size], _CHECKSUM.unpack(content[-_CHECKSUM.size :])
-        form = {_FIELDS_2.size: 2, _FIELDS.size: _FORMAT}.get(len(fields))
-        magic, found, *durable = (_FIELDS if form == _FORMAT else _FIELDS_2).unpack(fields)
-    except (OSError, struct.error):
+        layout = {2: _FIELDS_2, _FORMAT: _FIELDS}[content[_FORMAT_AT]]
+        fields = content[: layout.size]
+        magic, _, *durable = layout.unpack(fields)
+        (crc,) = _CHECKSUM.unpack_from(content, layout.size)
+    except (OSError, IndexError, KeyError, struct.error):
         return None
-    if (magic, found, crc) != (_MAGIC, form, checksum(fields, checksum(identity))):
+    if (magic, crc) != (_MAGIC, checksum(fields, checksum(identity))):
         return None
     return DurableEnd(*durable)

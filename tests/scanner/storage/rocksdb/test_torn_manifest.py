@@ -203,8 +203,12 @@ def test_a_side_file_that_tells_of_the_changelog_alone_is_enough(
     assert entry is not None
     fields = struct.pack(">4sBQ16s", b"WEND", 2, len(_ROWS), bytes(16))
     crc = checksum(fields, checksum(entry.bucket_identity(0)))
-    (cut.manifest.parent / durable_end.NAME).write_bytes(fields + struct.pack(">I", crc))
-    assert durable_end.read_durable_end(cut.manifest.parent, entry.bucket_identity(0)) == (3, bytes(16), 0)
+    path, record = cut.manifest.parent / durable_end.NAME, fields + struct.pack(">I", crc)
+    # It writes over the head of what a newer one wrote.
+    for behind in (b"", path.read_bytes()[len(record) :]):
+        path.write_bytes(record + behind)
+        known = durable_end.read_durable_end(path.parent, entry.bucket_identity(0))
+        assert known == (3, bytes(16), 0), behind
     with pytest.raises(DataCorrupted, match="is damaged at byte"):
         _open(cut.data)
 
