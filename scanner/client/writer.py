@@ -88,13 +88,15 @@ class WriteResult:
     """The changes made, in order; of each bucket ascending. A write that changes nothing makes none."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Sent:
     """A request that is not acknowledged."""
 
     sequence: int
     rows: int
     message: bytes
+    times: int = 0
+    """How often it has gone out."""
 
 
 class Writer:
@@ -253,7 +255,7 @@ class Writer:
         try:
             if not self._opened:
                 await self._open_stream(retries=None)
-            await self._stream.send(sent.message)
+            await self._put(sent)
         except (TransportError, ServerUnavailable) as error:
             self._in_flight.append(sent)
             try:
@@ -263,6 +265,10 @@ class Writer:
                     self._in_flight.clear()
         else:
             self._in_flight.append(sent)
+
+    async def _put(self, sent: _Sent) -> None:
+        sent.times += 1
+        await self._stream.send(sent.message)
 
     async def _receive(self) -> None:
         try:
@@ -296,7 +302,7 @@ class Writer:
             try:
                 await self._open_stream(retries=0)
                 for sent in self._in_flight:
-                    await self._stream.send(sent.message)
+                    await self._put(sent)
                 if self._ended:
                     await self._stream.send_end()
             except (TransportError, ScannerError) as again:
@@ -334,6 +340,11 @@ class Writer:
             raise DataCorrupted(f"an acknowledgement of {self._what} cannot be read: {error}") from error
         sent = self._in_flight[0]
         self._numbered = bool(response.sequence)
+        if not self._numbered and sent.times > 1:
+            raise ServerUnavailable(
+                f"{self._what} was cut off, and the server, which is older than this client, does not recognise what"
+                " was sent again: rows may have been written twice, the second time over newer ones; look at them"
+            )
         if response.sequence not in (0, sent.sequence):
             raise self._with_progress(
                 DataCorrupted(

@@ -794,6 +794,28 @@ async def test_an_acknowledgement_that_comes_twice_counts_for_nothing(
         assert (await table.write(rows(8292))).rows == 8292
 
 
+async def test_a_write_that_an_older_server_had_twice_is_not_said_to_be_done(autojump_clock: object) -> None:
+    """It numbers nothing, and nobody knows that before its first answer."""
+    calls: list[int] = []
+
+    async def write(stream: ServerStream) -> None:
+        calls.append(0)
+        while await stream.receive() is not None:
+            calls[-1] += 1
+        if len(calls) == 1:
+            raise to_call_failed(scanner.ServerUnavailable("gone"))
+        await stream.send(FIRST.SerializeToString())
+
+    async with memory_host({methods.WRITE: write}) as host, connected_to(host) as connection:
+        table = scanner.Table(connection, TableDescription("items", SCHEMA, ("k",), 1), 1)
+        with pytest.raises(
+            scanner.ServerUnavailable, match=r"may have been written twice.*\(0 rows of this write"
+        ):
+            await table.write(rows(8192))
+        assert calls == [1, 1]
+        assert (await table.write(rows(8192))).rows == 8192
+
+
 async def test_delete_by_key(tmp_path: Path) -> None:
     """Deletes take tuples, dicts or Arrow keys; a key that is not there changes nothing."""
     async with open_table(tmp_path, 10) as (table, _):
