@@ -44,7 +44,7 @@ def open_client(options: SourceOptions) -> scanner.sync.Client:
     context = None
     if options.tls_ca is not None or options.tls_cert is not None or options.tls_key is not None:
         ca = None if options.tls_ca == _SYSTEM_CAS else options.tls_ca
-        context = scanner.tls(ca, options.tls_cert, options.tls_key)
+        context = functools.partial(scanner.tls, ca, options.tls_cert, options.tls_key)
     token = None if options.token_file is None else functools.partial(scanner.read_token, options.token_file)
     return scanner.sync.connect(options.endpoint, ssl_context=context, token=token)
 

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import functools
 import os
-import ssl
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, TypedDict, TypeVar
 
 import click
 
-from scanner.client.credentials import TokenSource, read_token, tls
+from scanner.client.credentials import TlsFiles, TlsSource, TokenSource, read_token, tls
 
 TOKEN_VARIABLE: Final = "WEIR_TOKEN"
 SYSTEM_CAS: Final = "system"
@@ -33,7 +32,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 class ConnectionArguments(TypedDict):
     """Arguments of `scanner.sync.connect`."""
 
-    ssl_context: ssl.SSLContext | None
+    ssl_context: TlsSource
     token: TokenSource
     insecure_token: bool
 
@@ -67,15 +66,22 @@ def connection_arguments() -> ConnectionArguments:
         click.get_current_context().meta.get(META + name)
         for name in ("tls_ca", "tls_cert", "tls_key", "token_file", "insecure_token")
     )
-    context = None
+    context: TlsSource = None
     if ca is not None or certificate is not None or key is not None:
-        context = tls(None if ca is None or str(ca) == SYSTEM_CAS else ca, certificate, key)
+        context = _tls_of(None if ca is None or str(ca) == SYSTEM_CAS else ca, certificate, key)
     token = (
         _token_of(token_file)
         if token_file is not None
         else os.environ.get(TOKEN_VARIABLE, "").strip() or None
     )
     return ConnectionArguments(ssl_context=context, token=token, insecure_token=bool(insecure))
+
+
+def _tls_of(ca: Path | None, certificate: Path | None, key: Path | None) -> TlsSource:
+    """TLS of files, which are read again for a connection when they have changed, unless one is a pipe."""
+    given = [path for path in (ca, certificate, key) if path is not None]
+    whole = all(path.is_file() for path in given)
+    return TlsFiles(ca, certificate, key) if whole else tls(ca, certificate, key)
 
 
 def _token_of(path: Path) -> TokenSource:

@@ -64,10 +64,9 @@ from scanner.wire import methods
 from scanner.wire.tables import description_to_proto
 
 if TYPE_CHECKING:
-    import ssl
     from random import Random
 
-    from scanner.client.credentials import TokenSource
+    from scanner.client.credentials import TlsSource, TokenSource
     from transport import TransportConfig
 
 BUCKETS_DEFAULT: Final = 4
@@ -105,7 +104,7 @@ async def connect(
     endpoint: str,
     *,
     config: TransportConfig | None = None,
-    ssl_context: ssl.SSLContext | None = None,
+    ssl_context: TlsSource = None,
     token: TokenSource = None,
     insecure_token: bool = False,
     retries: int = RETRIES_DEFAULT,
@@ -120,7 +119,9 @@ async def connect(
     Args:
         endpoint: `HOST:PORT`, or `HOST` for port 9123; an IPv6 address in brackets.
         config: Limits of the connection.
-        ssl_context: For TLS, such as `scanner.tls` makes; None: plaintext.
+        ssl_context: For TLS, such as `scanner.tls` makes, or a function that returns one, at once, such as
+            `functools.partial(scanner.tls, "ca.pem")`; None: plaintext. It is asked for each TCP connection, which has
+            what the files are then. What it raises the first time is raised; later, that attempt to connect has failed.
         token: Bearer token that proves who calls, or a function that returns the one of the moment, at once, such as
             `functools.partial(scanner.read_token, "token")`. It is asked for each TCP connection, and again when the
             server does not know the token: where that was replaced, calls, scans and writes go on with the newer one.

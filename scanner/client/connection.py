@@ -21,7 +21,6 @@ import dataclasses
 import functools
 import math
 import re
-import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from random import Random
@@ -32,7 +31,7 @@ import trio
 
 import transport
 from scanner.client.arguments import require_kind
-from scanner.client.credentials import CallCredentials
+from scanner.client.credentials import CallCredentials, ConnectionTls, TlsSource
 from scanner.client.failures import OF_CREDENTIALS, as_scanner_error
 from scanner.client.retries import Attempts, RetryPolicy, retried
 from scanner.client.writer_ids import WriterIds
@@ -58,6 +57,10 @@ CREDIT_GROWTH_BYTES_MAX: Final = 256 << 20
 
 class _TokenReplaced(ServerUnavailable):
     """The server does not know the token of a call any more, which did nothing, and there is a newer one."""
+
+
+class _CertificateRefused(ServerUnavailable):
+    """The server does not take the certificate of a client that it knew: at either end files may be being replaced."""
 
 
 class _Link:
@@ -296,6 +299,8 @@ class Connection:
                 f"what takes connections at {self._where} says nothing: the server is stopped or overloaded, or the"
                 f" proxy before it waits for it ({error})"
             )
+        if transport.certificate_refused(error):
+            return self._certificate_refused(error)
         failure = as_scanner_error(error, "the opening of a call")
         if not isinstance(failure, ServerUnavailable) or self._heard:
             return failure
@@ -409,10 +414,14 @@ class Connection:
 
     def _translated(self, error: transport.TransportError) -> ScannerError:
         if transport.certificate_refused(error):
-            return Unauthenticated(f"the server at {self._where} wants another certificate: {error}")
+            return self._certificate_refused(error)
         if isinstance(error, transport.TlsFailed):
             return ServerUnavailable(str(error))
         return ServerUnavailable(f"no weir server answers at {self._where}: {error}")
+
+    def _certificate_refused(self, error: transport.TransportError) -> ScannerError:
+        kind = _CertificateRefused if self._heard else Unauthenticated
+        return kind(f"the server at {self._where} wants another certificate of this client: {error}")
 
     def _close(self) -> None:
         self._closed = True
@@ -469,7 +478,7 @@ def connect_by_tcp(
     port: int,
     *,
     config: transport.TransportConfig | None = None,
-    ssl_context: ssl.SSLContext | None = None,
+    ssl_context: TlsSource = None,
     dial: Dial | None = None,
 ) -> Connect:
     """What makes the TCP connections to a server; see `scanner.connect`.
@@ -479,13 +488,12 @@ def connect_by_tcp(
     """
     if config is not None:
         require_kind("config", config, transport.TransportConfig)
-    if ssl_context is not None:
-        require_kind("ssl_context, which scanner.tls makes,", ssl_context, ssl.SSLContext)
     if dial is not None and ssl_context is not None:
         raise ArgumentInvalid(
             "what dial makes is used as it is: let it shake hands itself, without ssl_context"
         )
     config = config or transport.TransportConfig()
+    tls = ConnectionTls(ssl_context)
 
     def connect(metadata: transport.Metadata) -> AbstractAsyncContextManager[transport.Client]:
         # A message is assembled where its batch will live: no copy between the socket buffer and the columns.
@@ -493,7 +501,7 @@ def connect_by_tcp(
         if dial is not None:
             return _connect_dialled(dial, config, metadata, allocate)
         return transport.connect(
-            host, port, config=config, ssl_context=ssl_context, metadata=metadata, allocate=allocate
+            host, port, config=config, ssl_context=tls.context(), metadata=metadata, allocate=allocate
         )
 
     return connect

@@ -1,5 +1,7 @@
 """What a client proves itself with, and where it may be sent: TLS from files, and bearer tokens.
 
+Both may be replaced while the client runs: each connection takes those of the moment.
+
 A token is a secret: no message, log or repr shows it, and it goes over plaintext to this machine only, unless the
 caller insists.
 """
@@ -15,13 +17,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from scanner.errors import ArgumentInvalid
-from transport import TlsFileInvalid, client_tls
+from transport import FileWatch, TlsFailed, TlsFileInvalid, client_tls
 
 if TYPE_CHECKING:
     from transport import Metadata
 
 TokenSource: TypeAlias = "str | Callable[[], str] | None"
 """A bearer token, or what returns the one of the moment, at once; None: nothing is proven."""
+TlsSource: TypeAlias = "ssl.SSLContext | Callable[[], ssl.SSLContext] | None"
+"""TLS, or what returns that of the moment, at once; None: plaintext."""
 
 _logger = logging.getLogger(__name__)
 
@@ -51,6 +55,75 @@ def tls(
         return client_tls(ca, certificate, key)
     except TlsFileInvalid as error:
         raise ArgumentInvalid(str(error)) from error
+
+
+class TlsFiles:
+    """Returns what `tls` makes of the same files now; they are read when they have changed, or could not be used.
+
+    To make it anew takes 50 ms where it has the CAs of a system, and a tail of many buckets has many connections.
+    """
+
+    def __init__(
+        self,
+        ca: str | os.PathLike[str] | None = None,
+        certificate: str | os.PathLike[str] | None = None,
+        key: str | os.PathLike[str] | None = None,
+    ) -> None:
+        self._files = (ca, certificate, key)
+        system = ssl.get_default_verify_paths()
+        cas = (system.cafile, system.capath) if ca is None else (ca,)
+        self._watch = FileWatch(path for path in (*cas, certificate, key) if path is not None)
+        self._context: ssl.SSLContext | None = None
+
+    def __call__(self) -> ssl.SSLContext:
+        """See `tls`."""
+        if self._watch.changed():  # Before they are read: a change in between is found the next time.
+            self._context = None
+        if self._context is None:
+            self._context = tls(*self._files)
+        return self._context
+
+
+class ConnectionTls:
+    """TLS of a client's connections, which may be replaced while the client runs.
+
+    Args:
+        source: TLS, or what returns it, and has been asked when this returns.
+
+    Raises:
+        ArgumentInvalid: It is none; or what `source` raises.
+    """
+
+    def __init__(self, source: TlsSource) -> None:
+        self._source = source
+        self._for_the_first = self._ask()
+
+    def context(self) -> ssl.SSLContext | None:
+        """That of a connection that is made now; None: plaintext.
+
+        Raises:
+            TlsFailed: There is none at the moment, as while files are replaced: the attempt has failed.
+        """
+        context, self._for_the_first = self._for_the_first, None
+        if context is not None:
+            return context
+        try:
+            return self._ask()
+        except ArgumentInvalid as error:
+            raise TlsFailed(f"no TLS at the moment: {error.message}") from error
+        except Exception as error:  # Of the caller's function.
+            raise TlsFailed(f"ssl_context cannot be asked for: {type(error).__name__}: {error}") from error
+
+    def _ask(self) -> ssl.SSLContext | None:
+        context = self._source() if callable(self._source) else self._source
+        if context is None and self._source is None:
+            return None
+        if not isinstance(context, ssl.SSLContext):
+            raise ArgumentInvalid(
+                "ssl_context is an ssl.SSLContext, which scanner.tls makes, or a function that returns one at once, not"
+                f" {type(context).__name__}"
+            )
+        return context
 
 
 def read_token(path: str | os.PathLike[str]) -> str:
@@ -88,7 +161,7 @@ class CallCredentials:
         self,
         token: TokenSource = None,
         host: str = "localhost",
-        ssl_context: ssl.SSLContext | None = None,
+        ssl_context: TlsSource = None,
         *,
         insecure_token: bool = False,
     ) -> None:

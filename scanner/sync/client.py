@@ -21,7 +21,6 @@ from scanner.sync.transactions import Transaction
 
 if TYPE_CHECKING:
     import datetime
-    import ssl
     from random import Random
 
     import pyarrow as pa
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
         StreamInfo,
     )
     from scanner.client.arrow_input import Rows
-    from scanner.client.credentials import TokenSource
+    from scanner.client.credentials import TlsSource, TokenSource
     from scanner.client.groups import GroupInfo, GroupSummary
     from scanner.client.leases import Leasable, LeaseInfo
     from scanner.client.log_measures import MeasuredLog
@@ -56,7 +55,7 @@ def connect(
     endpoint: str,
     *,
     config: TransportConfig | None = None,
-    ssl_context: ssl.SSLContext | None = None,
+    ssl_context: TlsSource = None,
     token: TokenSource = None,
     insecure_token: bool = False,
     retries: int = RETRIES_DEFAULT,
@@ -70,7 +69,8 @@ def connect(
     Args:
         endpoint: `HOST:PORT`, or `HOST` for port 9123.
         config: Limits of the connection.
-        ssl_context: For TLS, such as `scanner.tls` makes; None: plaintext.
+        ssl_context: For TLS, such as `scanner.tls` makes, or a function that returns one, at once, in the client's
+            thread; None: plaintext. See `scanner.connect`.
         token: Bearer token that proves who calls, or a function that returns the one of the moment, at once, in the
             client's thread; see `scanner.connect`.
         insecure_token: Send the token in plaintext, even to another machine.

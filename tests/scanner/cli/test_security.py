@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import re
 import signal
+import ssl
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 
@@ -80,7 +81,7 @@ def test_client_options(
     for words, problem in (
         ((*tls, "--token-file", tmp_path / "wrong"), "the bearer token is not known"),
         (tls, "send a bearer token or a client certificate|no principal of this server"),
-        ((*tls[:2], *token), "the server wants another certificate of this client"),
+        ((*tls[:2], *token), "wants another certificate of this client"),
         (("--tls-ca", ca_file(directory, "other"), *token), "the certificate cannot be trusted"),
         (("--tls-key", own.key, *token), "of no use without its certificate"),
     ):
@@ -91,6 +92,34 @@ def test_client_options(
     monkeypatch.setenv("WEIR_TOKEN", TOKEN)
     assert weir("scan", "t", "--format", "none", *where, *tls) == (0, "2 rows\n", "")
     assert "not known" in weir("tables", *where, *tls, "--token-file", tmp_path / "wrong")[2]
+
+
+def test_tls_is_of_the_files_of_the_moment(
+    weir: Weir, server: RunningServer, directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A command asks its files again for each connection; what a pipe has is kept."""
+    ca, own = ca_file(tmp_path), files(tmp_path, "own", issue("test", "own.example"))
+    connect, asked = scanner.sync.connect, []
+
+    def noted(endpoint: str, **arguments: Any) -> scanner.sync.Client:
+        asked.append(arguments["ssl_context"])
+        return connect(endpoint, **arguments)
+
+    monkeypatch.setattr(scanner.sync, "connect", noted)
+    monkeypatch.setenv("WEIR_TOKEN", TOKEN)
+    words = ("tables", "-e", server.endpoint, "--tls-cert", own.certificate, "--tls-key", own.key, "--tls-ca")
+    assert weir(*words, ca)[0] == 0
+    (source,) = asked
+    before = source()
+    assert source() is before
+    own.replace(issue("test", "other.example"))
+    assert source() is not before
+    reading, writing = os.pipe()
+    os.write(writing, ca.read_bytes())
+    os.close(writing)
+    assert weir(*words, f"/dev/fd/{reading}")[0] == 0
+    os.close(reading)
+    assert isinstance(asked[1], ssl.SSLContext)
 
 
 def test_token_from_the_environment_stays_secret(weir: Weir, monkeypatch: pytest.MonkeyPatch) -> None:

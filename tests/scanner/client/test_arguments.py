@@ -139,7 +139,10 @@ async def test_refused(call: Callable[[], object], words: str) -> None:
         ({"endpoint": "127.0.0.1\0.example.com:1"}, "is not HOST:PORT"),
         ({"retries": "3"}, "retries must be a whole number"),
         ({"config": {}}, "config must be of type TransportConfig"),
-        ({"ssl_context": True}, "ssl_context, which scanner.tls makes, must be of type SSLContext"),
+        (
+            {"ssl_context": True},
+            "ssl_context is an ssl.SSLContext, .* or a function that returns one at once, not bool",
+        ),
         ({"rng": 7}, "rng must be of type Random"),
         ({"token": "t", "insecure_token": "no"}, "insecure_token is True or False"),
     ],
