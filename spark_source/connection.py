@@ -27,6 +27,8 @@ _SYSTEM_CAS: Final = "system"
 _ATTEMPTS: Final = 16
 _PAUSE_S_MAX: Final = 5.0
 """With `_ATTEMPTS`, half a minute on average."""
+_FILE_ATTEMPTS: Final = 5
+"""With files that cannot be used, which may be being replaced: 1.5 seconds on average."""
 
 T = TypeVar("T")
 
@@ -55,16 +57,21 @@ def open_client_again(
     """Connect as `open_client` does, and again while the server is away, for about as long as a restart takes.
 
     Raises:
-        ArgumentInvalid: A file cannot be used on this machine, or the token would go out in plaintext.
+        ArgumentInvalid: A file cannot be used on this machine after `_FILE_ATTEMPTS` attempts, or the token would go
+            out in plaintext.
         ServerUnavailable: Nobody answers at the endpoint after `_ATTEMPTS` attempts.
         Unauthenticated: The server does not accept the certificate.
 
     Waits: For the connection, and between attempts by `pause`.
     """
+    of_files = 0
     for failed in range(1, _ATTEMPTS):
         try:
             return open_client(options)
-        except scanner.ServerUnavailable:
+        except (scanner.ServerUnavailable, scanner.ArgumentInvalid) as error:
+            of_files += isinstance(error, scanner.ArgumentInvalid)
+            if of_files == _FILE_ATTEMPTS:
+                raise
             # At random, so that the tasks of a job do not come back together.
             pause(random.uniform(0.0, min(_PAUSE_S_MAX, 0.1 * 2.0**failed)))
     return open_client(options)

@@ -10,10 +10,11 @@ import pytest
 from pyspark.sql.types import StructType
 
 import scanner.sync
-from scanner import Draining, ScanIncomplete, ScannerError, ServerUnavailable
+from scanner import ArgumentInvalid, Draining, ScanIncomplete, ScannerError, ServerUnavailable
 from spark_source import WeirDataSource
 from spark_source.connection import ask, open_client_again
 from spark_source.options import SourceOptions
+from tests.support.certificates import ca_file, server_tls
 from tests.support.server import running_server
 
 pytestmark = [pytest.mark.rocks, pytest.mark.socket]
@@ -124,6 +125,40 @@ def test_a_server_that_a_client_has_waited_for(tmp_path: Path) -> None:
     with running_server(tmp_path) as server, pytest.raises(ServerUnavailable, match="after 17 attempts"):
         ask(SourceOptions(endpoint=server.endpoint, table="t"), question)
     assert len(asked) == 1
+
+
+def test_a_file_that_is_being_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is looked at again, a few times, and by the client that is made of it for each of its connections."""
+    ca, token = tmp_path / "test-ca.pem", tmp_path / "token"
+    token.touch()
+    pauses: list[float] = []
+    connect, given = scanner.sync.connect, {}
+
+    def noted(endpoint: str, **arguments: Any) -> scanner.sync.Client:
+        given.update(arguments)
+        return connect(endpoint, **arguments)
+
+    monkeypatch.setattr(scanner.sync, "connect", noted)
+    with running_server(tmp_path / "data", tls=server_tls(tmp_path)) as server:
+        options = SourceOptions(endpoint=server.endpoint, table="t", tls_ca=str(ca), token_file=str(token))
+
+        def pause(seconds: float) -> None:
+            pauses.append(seconds)
+            if len(pauses) == 2:
+                ca_file(tmp_path)
+            if len(pauses) == 4:
+                token.write_text("weir_x")
+
+        with open_client_again(options, pause) as client:
+            assert client.tables() == []
+        assert len(pauses) == 4
+        ca.unlink()
+        with pytest.raises(ArgumentInvalid, match=r"test-ca\.pem cannot be read"):
+            given["ssl_context"]()
+        pauses.clear()
+        with pytest.raises(ArgumentInvalid, match=r"test-ca\.pem cannot be read"):
+            open_client_again(options, pauses.append)
+        assert len(pauses) == 4
 
 
 def test_a_server_that_stays_away(kept_port: int) -> None:
