@@ -11,6 +11,7 @@ import errno
 import logging
 import math
 import os
+import re
 import ssl
 import time
 from collections.abc import Iterable, Mapping
@@ -45,11 +46,20 @@ _NOT_A_PAIR: Final = frozenset({"KEY_VALUES_MISMATCH", "NO_CERTIFICATE_ASSIGNED"
 """OpenSSL's reasons for a key that is not the certificate's; the second one: of another kind."""
 _TOO_WEAK: Final = frozenset({"CA_KEY_TOO_SMALL", "CA_MD_TOO_WEAK", "EE_KEY_TOO_SMALL"})
 """OpenSSL's reasons for a key, or a signature, that its security level does not take."""
+_NO_CERTIFICATES: Final = "has no certificates in PEM, or part of one"
 _SHORTAGES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO})
 """Why a file cannot be read now that does not change when it can be read again."""
 _RETRY_S: Final = 10.0
 _CLOCK_DECIDES: Final = frozenset({9, 10})
 """OpenSSL's numbers for a certificate that is not valid yet, and for one that has expired."""
+_OF_NO_CA: Final = frozenset({18, 19, 20, 21})
+"""OpenSSL's numbers for a certificate, self-signed or not, of which no CA was found."""
+_OF_OTHER_NAMES: Final = frozenset({62, 64})
+"""OpenSSL's numbers for a certificate without the host's name, and without its address."""
+_ALERT: Final = re.compile("(?:SSLV3|TLSV1|TLSV13)_ALERT_")
+"""How OpenSSL's names of the peer's alerts begin: by the version that introduced each, not the one that is spoken."""
+_OF_VERSIONS: Final = frozenset({"TLSV1_ALERT_PROTOCOL_VERSION", "UNSUPPORTED_PROTOCOL"})
+"""OpenSSL's reasons for a peer that speaks no version of TLS that we do: its alert, and its choice."""
 
 _WARN_BEFORE_S: Final = 14 * 86_400.0
 _WARN_SHARE: Final = 5
@@ -264,11 +274,19 @@ def certificate_expired(fields: Mapping[str, Any] | None) -> bool:
 def tls_failure(error: ssl.SSLError) -> str:
     """Why TLS failed, in one line."""
     if isinstance(error, ssl.SSLCertVerificationError):
-        clock = f" {_clock_says()}" if error.verify_code in _CLOCK_DECIDES else ""
-        return f"the certificate cannot be trusted: {error.verify_message}{clock}"
+        more = f" {_clock_says()}" if error.verify_code in _CLOCK_DECIDES else ""
+        if error.verify_code in _OF_OTHER_NAMES:
+            more = "; connect by a name that it has, as a subjectAltName"
+        if error.verify_code in _OF_NO_CA:
+            more = "; it is of none of the CAs that are trusted here"
+        return f"the certificate cannot be trusted: {error.verify_message.removesuffix('.')}{more}"
     reason = error.reason or ""
     if reason in {"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNKNOWN_PROTOCOL"}:
         return "the peer does not speak TLS"
+    if reason in _OF_VERSIONS:
+        return "the peer takes no version of TLS that we do: 1.2 or newer"
+    if _ALERT.match(reason):
+        return f"the peer says: {_words(_ALERT.sub('', reason))}"
     return _words(reason) or str(error)
 
 
@@ -301,12 +319,26 @@ def _load_certificate(context: ssl.SSLContext, certificate: FilePath, key: FileP
     except (ssl.SSLError, OSError) as error:
         reason = getattr(error, "reason", None)
         if reason in _NOT_A_PAIR:
-            problem = "do not belong together"
+            problem = f"{os.fspath(certificate)} and {os.fspath(key)} do not belong together"
         elif reason in _TOO_WEAK:
-            problem = f"are not what this machine's OpenSSL takes: {_words(reason)}"
+            problem = f"{os.fspath(certificate)} is not what this machine's OpenSSL takes: {_words(reason)}"
+        elif not _has_certificates(certificate):
+            problem = f"{os.fspath(certificate)} {_NO_CERTIFICATES}"
+        elif certificate == key:
+            problem = (
+                f"{os.fspath(key)} has no unencrypted key in PEM beside the certificate; name the key's file"
+            )
         else:
-            problem = "are not a certificate and its unencrypted key in PEM"
-        raise TlsFileInvalid(f"{os.fspath(certificate)} and {os.fspath(key)} {problem}") from error
+            problem = f"{os.fspath(key)} has no unencrypted key in PEM"
+        raise TlsFileInvalid(problem) from error
+
+
+def _has_certificates(path: FilePath) -> bool:
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(path)
+    except (ssl.SSLError, OSError):
+        return False
+    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,7 +362,7 @@ def _validity(certificate: FilePath) -> _Validity:
         with open(certificate, "rb") as file:
             chain = x509.load_pem_x509_certificates(file.read())
     except (OSError, ValueError) as error:
-        raise TlsFileInvalid(f"{os.fspath(certificate)} has no certificate in PEM") from error
+        raise TlsFileInvalid(f"{os.fspath(certificate)} {_NO_CERTIFICATES}") from error
     first = min(chain, key=lambda each: each.not_valid_after_utc)
     return _Validity(
         start=first.not_valid_before_utc.timestamp(),
@@ -353,7 +385,7 @@ def _load_ca(context: ssl.SSLContext, ca: FilePath) -> None:
     try:
         context.load_verify_locations(ca)
     except (ssl.SSLError, OSError) as error:
-        raise TlsFileInvalid(f"{os.fspath(ca)} has no certificates in PEM") from error
+        raise TlsFileInvalid(f"{os.fspath(ca)} {_NO_CERTIFICATES}") from error
 
 
 def _cas_expired(context: ssl.SSLContext) -> bool:

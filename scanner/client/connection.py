@@ -421,7 +421,10 @@ class Connection:
 
     def _certificate_refused(self, error: transport.TransportError) -> ScannerError:
         kind = _CertificateRefused if self._heard else Unauthenticated
-        return kind(f"the server at {self._where} wants another certificate of this client: {error}")
+        return kind(
+            f"the server at {self._where} wants another certificate of this client"
+            f" (scanner.tls(), --tls-cert, tlsCert): {error}"
+        )
 
     def _close(self) -> None:
         self._closed = True

@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 import transport
 from tests.support.certificates import ca_file, files, issue, server_files
 from transport import FileWatch, PeerCertificate, TlsFileInvalid
+from transport.tls import tls_failure
 
 DAY_S = 86_400.0
 
@@ -80,19 +81,63 @@ def test_files_that_cannot_be_used(tmp_path: Path) -> None:
     for certificate, key, problem in (
         (tmp_path / "missing.pem", made.key, "missing.pem cannot be read: No such file"),
         (made.certificate, other.key, "do not belong together"),
-        (nonsense, made.key, "are not a certificate and its unencrypted key"),
-        (made.certificate, nonsense, "are not a certificate and its unencrypted key"),
-        (made.certificate, encrypted, "are not a certificate and its unencrypted key"),
+        (nonsense, made.key, r"nonsense\.pem has no certificates in PEM"),
+        (made.key, made.certificate, r"server\.key has no certificates in PEM"),
+        (made.certificate, nonsense, r"nonsense\.pem has no unencrypted key in PEM$"),
+        (made.certificate, encrypted, r"encrypted\.key has no unencrypted key in PEM$"),
+        (made.certificate, made.certificate, r"server\.pem has no unencrypted key .* name the key's file"),
     ):
         with pytest.raises(TlsFileInvalid, match=problem) as caught:
             transport.ServerTls(certificate, key)
         assert "secret" not in str(caught.value)
         with pytest.raises(TlsFileInvalid, match=problem):
             transport.client_tls(ca_file(tmp_path), certificate, key)
-    with pytest.raises(TlsFileInvalid, match=r"nonsense\.pem has no certificates"):
-        transport.client_tls(nonsense)
+    cut = tmp_path / "cut.pem"
+    cut.write_text(ca_file(tmp_path).read_text() * 2)
+    os.truncate(cut, cut.stat().st_size - 100)
+    for ca in (nonsense, cut):
+        with pytest.raises(TlsFileInvalid, match=rf"{ca.name} has no certificates in PEM, or part of one"):
+            transport.client_tls(ca)
     with pytest.raises(TlsFileInvalid, match="of no use without its certificate"):
         transport.client_tls(ca_file(tmp_path), key=made.key)
+
+
+@pytest.mark.parametrize(
+    ("reason", "says"),
+    [
+        ("TLSV1_ALERT_PROTOCOL_VERSION", "the peer takes no version of TLS that we do: 1.2 or newer"),
+        ("UNSUPPORTED_PROTOCOL", "the peer takes no version of TLS that we do: 1.2 or newer"),
+        ("SSLV3_ALERT_CERTIFICATE_EXPIRED", "the peer says: certificate expired"),
+        ("TLSV13_ALERT_CERTIFICATE_REQUIRED", "the peer says: certificate required"),
+        ("WRONG_VERSION_NUMBER", "the peer does not speak TLS"),
+        ("DATA_LENGTH_TOO_LONG", "data length too long"),
+    ],
+)
+def test_why_tls_failed(reason: str, says: str) -> None:
+    """What the peer has said is told as that, without the version of SSL that knew the alert first."""
+    error = ssl.SSLError()
+    error.reason = reason
+    assert tls_failure(error) == says
+
+
+@pytest.mark.parametrize(
+    ("code", "message", "says"),
+    [
+        (20, "unable to get local issuer certificate", "; it is of none of the CAs that are trusted here"),
+        (
+            64,
+            "IP address mismatch, certificate is not valid for '::1'.",
+            "'::1'; connect by a name that it has",
+        ),
+        (24, "invalid CA certificate", ": invalid CA certificate"),
+    ],
+)
+def test_why_a_certificate_is_not_trusted(code: int, message: str, says: str) -> None:
+    """OpenSSL's words, and where they do not say it, what is to be done."""
+    error = ssl.SSLCertVerificationError()
+    error.verify_code, error.verify_message = code, message
+    assert says in tls_failure(error)
+    assert tls_failure(error).startswith("the certificate cannot be trusted: ")
 
 
 def test_why_a_good_file_cannot_be_used(tmp_path: Path) -> None:

@@ -192,7 +192,7 @@ def test_serve_options_that_make_no_sense(weir: Weir, directory: Path, tmp_path:
         (("--tls-key", made.key), "need --tls-cert"),
         ((*tls, "--tls-client-optional"), "needs --tls-client-ca and --credentials"),
         ((*tls, *ca, "--tls-client-optional"), "needs --tls-client-ca and --credentials"),
-        (("--tls-cert", made.certificate), "are not a certificate and its unencrypted key"),
+        (("--tls-cert", made.certificate), "has no unencrypted key in PEM beside the certificate"),
         ((*tls, "--credentials", credentials), "principal x has a key that is none of"),
     ):
         code, out, err = weir("serve", "--data", tmp_path / "data", "--port", 0, *words)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import ssl
 from collections.abc import Awaitable, Callable
 from decimal import Decimal
 from types import SimpleNamespace
@@ -143,6 +144,7 @@ async def test_refused(call: Callable[[], object], words: str) -> None:
             {"ssl_context": True},
             "ssl_context is an ssl.SSLContext, .* or a function that returns one at once, not bool",
         ),
+        ({"ssl_context": ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)}, "that of a server .* makes a client's"),
         ({"rng": 7}, "rng must be of type Random"),
         ({"token": "t", "insecure_token": "no"}, "insecure_token is True or False"),
     ],

@@ -160,7 +160,7 @@ async def test_what_is_wrong_for_a_moment_ends_nothing(wrong: str, tmp_path: Pat
         ("another key", r"own\.pem and .*own\.key do not belong together .*after 4 attempts"),
         (
             "a certificate of others",
-            r"wants another certificate of this client: .*unknown ca .*after 4 attempts",
+            r"wants another certificate of this client .*tlsCert\): .*the peer says: unknown ca .*after 4 attempts",
         ),
     ],
 )
