@@ -85,6 +85,7 @@ if TYPE_CHECKING:
         TooManyTransactions,
         TransactionDecided,
         Unauthenticated,
+        VersionGap,
         VersionSuperseded,
     )
     from transport import StallReason, StallTimes
@@ -180,6 +181,7 @@ __all__ = [
     "TransactionDecided",
     "TransactionInfo",
     "Unauthenticated",
+    "VersionGap",
     "VersionSuperseded",
     "WriteResult",
     "Writer",
@@ -274,6 +276,7 @@ _HOMES: Final[dict[str, tuple[str, ...]]] = {
         "TooManyTransactions",
         "TransactionDecided",
         "Unauthenticated",
+        "VersionGap",
         "VersionSuperseded",
     ),
     "scanner.client.scan.expressions": (

@@ -199,6 +199,12 @@ class VersionSuperseded(ScannerError):
     reason = "VERSION_SUPERSEDED"
 
 
+class VersionGap(ScannerError):
+    """The newest decided version is not the one that its publisher names as the one before; nothing was decided."""
+
+    reason = "VERSION_GAP"
+
+
 class TransactionDecided(ScannerError):
     """The version of the transaction is decided; it cannot be aborted any more."""
 
@@ -377,6 +383,7 @@ ERRORS: tuple[ErrorRow, ...] = (
     _row(GroupEpochStale, "FAILED_PRECONDITION"),
     _row(GroupMemberExpired, "ABORTED", retriable=True),
     _row(VersionSuperseded, "FAILED_PRECONDITION"),
+    _row(VersionGap, "FAILED_PRECONDITION"),
     _row(TransactionDecided, "FAILED_PRECONDITION"),
     _row(StageNotFound, "NOT_FOUND"),
     _row(PartsConflict, "FAILED_PRECONDITION"),

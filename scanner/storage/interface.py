@@ -201,7 +201,10 @@ class Bucket(Protocol):
 
     @property
     def applied_shares(self) -> Mapping[str, AppliedShare]:
-        """By name of a transaction, the newest version that was applied here; all of it durable. Not to be changed."""
+        """By name of a transaction, the newest version that was applied here; all of it durable. Not to be changed.
+
+        A bucket that is made has one of `ALL_KNOWN`, too.
+        """
 
     def requests_of(self, writer_id: bytes) -> AppliedRequests:
         """What is known of the requests of a writer that were applied here; all of it durable. Empty: nothing."""

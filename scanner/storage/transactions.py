@@ -54,6 +54,10 @@ _CHECKSUM: Final = struct.Struct("<I")
 _TOTALS: Final = struct.Struct("<QQ")
 _APPLIED: Final = struct.Struct(">BQQQ")
 _APPLIED_FORMAT: Final = 1
+ALL_KNOWN: Final = "~all-known"
+"""Beside the names of transactions, and none of them: a bucket is made with a share of this name, and loses it when it
+forgets a name that may be published under again. As long as every bucket of a table has it, a name that none of them
+knows was never published under. The buckets that older servers made have none."""
 
 
 class StageKey(NamedTuple):

@@ -87,7 +87,7 @@ class TransactionService:
         """Decide a version, and answer when it is applied.
 
         Raises:
-            ArgumentInvalid: A part is named twice, or there are too many.
+            ArgumentInvalid: A part is named twice, or there are too many; or the version before is none.
             ScannerError: See `Transactions.publish`.
         """
         message = parse_request(pb.PublishRequest, request)
@@ -100,6 +100,9 @@ class TransactionService:
         if len(attempts) < parts:
             raise ArgumentInvalid("a part has two attempts in one request; name the one that counts")
         rows_min = {each.part: each.rows_min for each in message.attempts}
+        previous = message.previous_version if message.HasField("previous_version") else None
+        if previous is not None and previous >= key.version:
+            raise ArgumentInvalid(f"the version before {key} is a smaller one, not {previous}")
         overwrite = message.overwrite
 
         def decided() -> None:
@@ -110,12 +113,18 @@ class TransactionService:
         with stream.blocked_on(StallReason.STORAGE):
             async with self._catalog.unless_dropped(key.table, key.table_id):
                 published = await self._transactions.publish(
-                    key, attempts, rows_min=rows_min, overwrite=overwrite, when_decided=decided
+                    key,
+                    attempts,
+                    rows_min=rows_min,
+                    previous=previous,
+                    overwrite=overwrite,
+                    when_decided=decided,
                 )
         return pb.PublishResponse(
             version=message.version,
             decided=published.decided,
             overwrite=published.overwrite,
+            previous_unknown=published.previous_unknown,
             attempts=[
                 pb.PartAttempt(part=part, attempt=attempt)
                 for part, attempt in sorted(published.attempts.items())

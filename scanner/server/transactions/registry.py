@@ -6,7 +6,7 @@ Invariants:
    knows of, no key is in two parts, and the disk has room to apply it. The decision is durable before any bucket
    applies a row.
 2. A version is decided once. Whoever publishes it again gets what was decided; a version below the newest that is
-   decided, or applied by a bucket, is refused.
+   decided, or applied by a bucket, is refused, and so is one whose publisher names another one as the newest.
 3. What is decided is completed, by this server or the next (`scanner.server.transactions.completion`), before a newer
    version of the name is decided. A bucket gets the versions of all names of its table in the order of the decisions:
    what failed for a while is never laid over what was published after it.
@@ -36,6 +36,7 @@ from scanner.errors import (
     TableNotFound,
     TooManyTransactions,
     TransactionDecided,
+    VersionGap,
     VersionSuperseded,
 )
 from scanner.server.failures import Failures
@@ -45,7 +46,7 @@ from scanner.server.transactions.names import TransactionName, TransactionTable,
 from scanner.server.transactions.stage_writer import StageRoom, StageWriter
 from scanner.server.transactions.stages import Attempt
 from scanner.server.transactions.verification import Verification
-from scanner.storage.transactions import StageKey
+from scanner.storage.transactions import ALL_KNOWN, StageKey
 
 if TYPE_CHECKING:
     from scanner.server.config import ScannerConfig
@@ -74,6 +75,9 @@ class Published:
     """By bucket, the changes that it made."""
     overwrite: bool
     """Whether the rows that no part names were deleted."""
+    previous_unknown: bool
+    """It was decided just now, and its `previous` was not looked at: no version of the name is known, and one may have
+    been forgotten."""
 
 
 class Transactions:
@@ -199,6 +203,7 @@ class Transactions:
         attempts: Mapping[int, int],
         *,
         rows_min: Mapping[int, int] | None = None,
+        previous: int | None = None,
         overwrite: bool = False,
         when_decided: Callable[[], None] | None = None,
     ) -> Published:
@@ -208,12 +213,14 @@ class Transactions:
             key: Which version.
             attempts: By part, the attempt that is to count; not looked at if the version is decided.
             rows_min: By part, the rows and keys that its attempt has at least; likewise.
+            previous: The newest version that is decided; likewise. None: whichever is.
             overwrite: Delete the rows that no part names; likewise.
             when_decided: Called once this call has decided it, whatever becomes of the rest.
 
         Raises:
             TableNotFound: There is no such table, or not any more.
             VersionSuperseded: A newer version is decided.
+            VersionGap: The newest that is decided is not `previous`; nothing was decided.
             StageNotFound: An attempt has staged nothing, or less than `rows_min`; nothing was decided.
             DataCorrupted: A stage is damaged; nothing was decided.
             PartsConflict: Two parts touch one key; nothing was decided.
@@ -228,13 +235,14 @@ class Transactions:
         """
         table = await self._load(key.table, key.table_id)
         name = await self._name(table, key)
-        decided = False
+        decided = previous_unknown = False
         async with name.lock:
             await self._resolve(name)
             name.require_newest(key)
             if not name.is_decided(key):
                 if name.completion is not None and not name.completion.over:
                     await name.completion.wait()
+                previous_unknown = await self._require_next(name, key, previous)
                 await self._decide(name, key, attempts, rows_min or {}, overwrite=overwrite)
                 decided = True
                 if when_decided is not None:
@@ -246,7 +254,9 @@ class Transactions:
             if name.decision is not None and name.decision.version == key.version:
                 decision = name.decision
         assert decision is not None
-        return Published(decided, decision.attempts, decision.shares or {}, decision.overwrite)
+        return Published(
+            decided, decision.attempts, decision.shares or {}, decision.overwrite, previous_unknown
+        )
 
     async def abort(self, key: VersionKey) -> int:
         """Free the stages of a version; those that are being written end with StageNotFound. Idempotent.
@@ -371,6 +381,8 @@ class Transactions:
         for index in range(0 if name.decision is None else served.description.buckets):
             bucket = await self._catalog.bucket(served, index)
             if text in bucket.storage.applied_shares:
+                if ALL_KNOWN in bucket.storage.applied_shares and not text.startswith(_ONCE):
+                    await bucket.forget_transaction(ALL_KNOWN).wait_durable()
                 await bucket.forget_transaction(text).wait_durable()
         await table.run(table.files.drop_decision, text)
         name.decision, name.completion, name.uncertain = None, None, False
@@ -387,15 +399,13 @@ class Transactions:
         overwrite: bool,
     ) -> None:
         table = name.table
-        if name.decision is None:
-            await self._require_unapplied(table, key)
         chosen = {
             part: self._staged(name, key, Attempt(part, attempt))
             for part, attempt in sorted(attempts.items())
         }
         verified = await self._verified(table, {p: [s.key for s in stages] for p, stages in chosen.items()})
         _require_rows(key, attempts, verified.rows, rows_min)
-        buckets = verified.buckets
+        buckets = verified.buckets or {0}  # One at least remembers the version: no backup has the decision.
         if overwrite:
             buckets = set(range((await table.served()).description.buckets))
         size = sum(stage.size for stages in chosen.values() for stage in stages)
@@ -457,16 +467,52 @@ class Transactions:
             pass
         return verification
 
-    async def _require_unapplied(self, table: TransactionTable, key: VersionKey) -> None:
-        """Refuse what buckets have applied, though nothing is known of a decision: the directory was restored."""
+    async def _require_next(self, name: TransactionName, key: VersionKey, previous: int | None) -> bool:
+        """See that a version may be decided behind those that are known.
+
+        Returns:
+            Whether `previous` could not be looked at: no version is known, and one may have been forgotten.
+
+        Raises:
+            VersionSuperseded: Buckets have applied a newer one, though nothing is known of a decision: the directory
+                was restored.
+            VersionGap: The newest is not `previous`.
+        """
+        newest, all_known = None if name.decision is None else name.decision.version, True
+        if name.decision is None:
+            newest, all_known = await self._newest_applied(name.table, key)
+        # Buckets may have this version itself, of which the decision was lost.
+        if previous is None or newest in (previous, key.version):
+            return False
+        if newest is None and (key.name.startswith(_ONCE) or not all_known):
+            return True
+        there = "none of this name is known" if newest is None else f"the newest that is known is {newest}"
+        raise VersionGap(
+            f"{key} is to follow version {previous}, and {there}; nothing was published: publish first what is missing,"
+            " or say of no version that it is the one before",
+            metadata={} if newest is None else {"decided_version": str(newest)},
+        )
+
+    async def _newest_applied(self, table: TransactionTable, key: VersionKey) -> tuple[int | None, bool]:
+        """The newest version of a name that a bucket has applied, and whether the buckets know all names there were.
+
+        Raises:
+            VersionSuperseded: It is newer than the one that is to be decided.
+        """
         served = await table.served()
+        newest, all_known = -1, True
         for index in range(served.description.buckets):
-            share = (await self._catalog.bucket(served, index)).storage.applied_shares.get(key.name)
+            shares = (await self._catalog.bucket(served, index)).storage.applied_shares
+            all_known = all_known and ALL_KNOWN in shares
+            share = shares.get(key.name)
             if share is not None and share.version > key.version:
                 raise VersionSuperseded(
                     f"{key} is superseded: bucket {index} has applied version {share.version}; nothing was published",
                     metadata={"decided_version": str(share.version)},
                 )
+            if share is not None:
+                newest = max(newest, share.version)
+        return None if newest < 0 else newest, all_known
 
     async def _resolve(self, name: TransactionName) -> None:
         """Find out what the disk has after the writing of a decision has failed, and abide by it."""

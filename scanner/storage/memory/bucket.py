@@ -42,11 +42,11 @@ from scanner.storage.interface import (
 )
 from scanner.storage.lineage import HISTORY_BYTES, Lineage
 from scanner.storage.splits import BucketSplit, Piece, choose_cuts
+from scanner.storage.transactions import ALL_KNOWN, AppliedShare
 from scanner.storage.writers import AppliedRequest, AppliedRequests, KnownWriters
 
 if TYPE_CHECKING:
     from scanner.data.key_ranges import SplitWish
-    from scanner.storage.transactions import AppliedShare
 
 
 @dataclass(slots=True)
@@ -60,7 +60,7 @@ class BucketContents:
     timestamp_us: int = 0
     lineage: Lineage = field(default_factory=Lineage)
     group_states: dict[str, GroupState] = field(default_factory=dict)
-    applied: dict[str, AppliedShare] = field(default_factory=dict)
+    applied: dict[str, AppliedShare] = field(default_factory=lambda: {ALL_KNOWN: AppliedShare(0, 0, 0)})
     writers: KnownWriters = field(default_factory=KnownWriters)
     checkpoints: dict[int, tuple[Checkpoint, dict[bytes, bytes]]] = field(default_factory=dict)
     next_checkpoint_id: int = 0

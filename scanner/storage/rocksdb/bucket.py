@@ -107,7 +107,7 @@ from scanner.storage.rocksdb.torn_manifest import cut_manifest, torn_manifest
 from scanner.storage.rocksdb.torn_tail import has_torn_tail
 from scanner.storage.rocksdb.unfinished import UNFINISHED_KEY, undo_unfinished, unfinished_range
 from scanner.storage.rocksdb.untouched import open_readable, open_untouched
-from scanner.storage.transactions import AppliedShare, decode_applied, encode_applied
+from scanner.storage.transactions import ALL_KNOWN, AppliedShare, decode_applied, encode_applied
 from scanner.storage.writers import WRITERS_MAX, KnownWriters
 
 if TYPE_CHECKING:
@@ -942,6 +942,8 @@ class RocksBucket:
     def _write_first_range(self, database: Database) -> None:
         batch = WriteBatch(raw_mode=True)
         batch.put(LOG_RANGE_KEY, encode_log_range(EMPTY_RANGE), database.meta_family)
+        known = {ALL_KNOWN: AppliedShare(0, 0, 0)}
+        _put_changed(database, batch, _APPLIED_NAMES_KEY, _APPLIED_KEY, {}, known, encode_applied)
         self._make_durable(database, batch)
 
 

@@ -17,6 +17,7 @@ from scanner.storage.interface import Mutation
 from scanner.storage.memory.store import MemoryStore
 from scanner.storage.memory.transaction_files import MemoryStageSource
 from scanner.storage.transactions import (
+    ALL_KNOWN,
     AppliedShare,
     StageKey,
     count_mutations,
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from scanner.storage.transactions import TransactionFiles
 
 KEY = StageKey("load", 7, 3, 1, 1, 1_700_000_000_000, bytes(range(16)))
+NEW = {ALL_KNOWN: AppliedShare(0, 0, 0)}
+"""What a bucket has applied that was just made."""
 MUTATIONS = st.builds(Mutation, st.binary(max_size=20), st.none() | st.binary(max_size=60))
 
 
@@ -160,9 +163,9 @@ def test_what_was_applied_comes_back_after_a_restart(store: Store, restart: Call
     apply(bucket, [put(1, "x")], unfinished=False, load=AppliedShare(5, 0, 1))
     store = restart(store)
     bucket = store.bucket("items", 0)
-    assert bucket.applied_shares == {"empty": AppliedShare(1, 0, 0), "load": AppliedShare(5, 0, 1)}
+    assert bucket.applied_shares == {**NEW, "empty": AppliedShare(1, 0, 0), "load": AppliedShare(5, 0, 1)}
     bucket.commit_prepared(bucket.prepare([]), applied={"load": None, "never": None})
-    assert restart(store).bucket("items", 0).applied_shares == {"empty": AppliedShare(1, 0, 0)}
+    assert restart(store).bucket("items", 0).applied_shares == {**NEW, "empty": AppliedShare(1, 0, 0)}
 
 
 def test_an_unfinished_share_is_seen_when_its_last_part_is_written(
@@ -192,7 +195,7 @@ def test_an_unfinished_share_is_seen_when_its_last_part_is_written(
             ("+U", 0, "newer"),
             ("+I", 9, "more"),
         ]
-        assert each.applied_shares == {"load": AppliedShare(5, 4, 10)}
+        assert each.applied_shares == {**NEW, "load": AppliedShare(5, 4, 10)}
         assert len(each.lineage.histories) == 1
 
 
@@ -211,7 +214,7 @@ def test_an_unfinished_share_is_undone_when_the_bucket_is_opened_anew(
     else:
         bucket.reopen(writable=True)
     assert contents(bucket) == dict.fromkeys(range(4), "old")
-    assert (bucket.log_end, bucket.applied_shares) == (4, {})
+    assert (bucket.log_end, bucket.applied_shares) == (4, NEW)
     apply(bucket, [put(0, "new")], unfinished=True)
     apply(bucket, [put(5, "five")], unfinished=False)
     assert contents(restart(store).bucket("items", 0)) == {

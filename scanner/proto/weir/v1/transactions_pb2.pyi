@@ -96,28 +96,32 @@ class AppliedRange(_message.Message):
     def __init__(self, bucket: _Optional[int] = ..., start_offset: _Optional[int] = ..., end_offset: _Optional[int] = ...) -> None: ...
 
 class PublishRequest(_message.Message):
-    __slots__ = ("version", "attempts", "overwrite")
+    __slots__ = ("version", "attempts", "overwrite", "previous_version")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
     OVERWRITE_FIELD_NUMBER: _ClassVar[int]
+    PREVIOUS_VERSION_FIELD_NUMBER: _ClassVar[int]
     version: TransactionVersion
     attempts: _containers.RepeatedCompositeFieldContainer[PartAttempt]
     overwrite: bool
-    def __init__(self, version: _Optional[_Union[TransactionVersion, _Mapping]] = ..., attempts: _Optional[_Iterable[_Union[PartAttempt, _Mapping]]] = ..., overwrite: _Optional[bool] = ...) -> None: ...
+    previous_version: int
+    def __init__(self, version: _Optional[_Union[TransactionVersion, _Mapping]] = ..., attempts: _Optional[_Iterable[_Union[PartAttempt, _Mapping]]] = ..., overwrite: _Optional[bool] = ..., previous_version: _Optional[int] = ...) -> None: ...
 
 class PublishResponse(_message.Message):
-    __slots__ = ("decided", "attempts", "ranges", "overwrite", "version")
+    __slots__ = ("decided", "attempts", "ranges", "overwrite", "version", "previous_unknown")
     DECIDED_FIELD_NUMBER: _ClassVar[int]
     ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
     RANGES_FIELD_NUMBER: _ClassVar[int]
     OVERWRITE_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
+    PREVIOUS_UNKNOWN_FIELD_NUMBER: _ClassVar[int]
     decided: bool
     attempts: _containers.RepeatedCompositeFieldContainer[PartAttempt]
     ranges: _containers.RepeatedCompositeFieldContainer[AppliedRange]
     overwrite: bool
     version: TransactionVersion
-    def __init__(self, decided: _Optional[bool] = ..., attempts: _Optional[_Iterable[_Union[PartAttempt, _Mapping]]] = ..., ranges: _Optional[_Iterable[_Union[AppliedRange, _Mapping]]] = ..., overwrite: _Optional[bool] = ..., version: _Optional[_Union[TransactionVersion, _Mapping]] = ...) -> None: ...
+    previous_unknown: bool
+    def __init__(self, decided: _Optional[bool] = ..., attempts: _Optional[_Iterable[_Union[PartAttempt, _Mapping]]] = ..., ranges: _Optional[_Iterable[_Union[AppliedRange, _Mapping]]] = ..., overwrite: _Optional[bool] = ..., version: _Optional[_Union[TransactionVersion, _Mapping]] = ..., previous_unknown: _Optional[bool] = ...) -> None: ...
 
 class AbortRequest(_message.Message):
     __slots__ = ("version",)

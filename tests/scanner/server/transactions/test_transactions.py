@@ -51,7 +51,7 @@ from scanner.storage.rocksdb.bucket import RocksBucket
 from scanner.storage.rocksdb.store import RocksStore
 from scanner.storage.rocksdb.table_directories import mark_dropping
 from scanner.storage.rocksdb.transaction_files import RocksTransactionFiles
-from scanner.storage.transactions import StageKey, StoredStage, mutation_frames
+from scanner.storage.transactions import ALL_KNOWN, StageKey, StoredStage, mutation_frames
 from scanner.tasks import inline
 from scanner.wire import methods
 from scanner.wire.batches import encode_stream
@@ -420,7 +420,7 @@ async def test_stages_and_names_expire() -> None:
         await known(24 * 25)
         await stage("done", 2, 0)
         await transactions.publish(_key("done", 2), {0: 0})
-        assert store.bucket("t", 0).applied_shares.keys() == {"done"}
+        assert store.bucket("t", 0).applied_shares.keys() == {ALL_KNOWN, "done"}
         assert await known(24 * 30 - 1) == [("done", 0)]
         assert await known(1) == []
         assert store.bucket("t", 0).applied_shares == {}
@@ -489,7 +489,7 @@ async def test_what_could_not_be_read_at_the_start_is_completed(
         await transactions.sweep()
         await trio.testing.wait_all_tasks_blocked()
         assert transactions.unapplied == 0
-    assert store.bucket("t", 0).applied_shares.keys() == {"load"}
+    assert store.bucket("t", 0).applied_shares.keys() == {ALL_KNOWN, "load"}
     assert [record.message for record in caplog.records] == [
         "the transactions of table 't' cannot be read: the disk refused",
         "the transactions of table 't' can be read now",
@@ -595,7 +595,7 @@ async def test_names_that_are_used_once() -> None:
         assert await known(1) == ["once:b", "other"]
         assert await known(22) == ["once:b", "other"]
         assert await known(1) == ["other"]
-        assert store.bucket("t", 0).applied_shares.keys() == {"other"}
+        assert store.bucket("t", 0).applied_shares.keys() == {ALL_KNOWN, "other"}
 
 
 async def test_names_that_are_over_make_room() -> None:
@@ -621,7 +621,7 @@ async def test_names_that_are_over_make_room() -> None:
             clock.hours += 0.01
             await save(f"once:{number}")
             assert {"job", "once:2"} < {each.text for each in await transactions.names("t")}
-        assert store.bucket("t", 0).applied_shares.keys() == {"job", "once:7", "once:8"}
+        assert store.bucket("t", 0).applied_shares.keys() == {ALL_KNOWN, "job", "once:7", "once:8"}
         with pytest.raises(TooManyTransactions):
             await save("once:9")
         assert not (await transactions.publish(_key("once:8", 0), {})).decided
