@@ -72,6 +72,9 @@ class Published:
     """Whether the rows that no part names were deleted."""
     ranges: tuple[OffsetRange, ...]
     """The changes that the version made, by bucket; none where it changed nothing."""
+    previous_unknown: bool = False
+    """This call has decided, and the server could not look at its `previous_version`: it knows no version of the name,
+    and may have forgotten one."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -195,6 +198,7 @@ class Transaction:
         *,
         overwrite: bool = False,
         rows: Mapping[int, int] | None = None,
+        previous_version: int | None = None,
     ) -> Published:
         """Decide that these attempts count, and wait until every bucket has applied them.
 
@@ -210,10 +214,15 @@ class Transaction:
                 the table is what was staged then.
             rows: By part, how many rows and keys the attempt has staged at least, over all processes: the sum of
                 `Staged.rows`. For parts that others have staged; of its own this object knows.
+            previous_version: Decide only if this is the newest version that is decided, for writers that number without
+                gaps; None: whichever is.
 
         Raises:
-            ArgumentInvalid: `rows` names a part that `attempts` does not, or what is no number of rows.
+            ArgumentInvalid: `rows` names a part that `attempts` does not, or what is no number of rows; or
+                `previous_version` is not below this one.
             VersionSuperseded: A newer version is decided.
+            VersionGap: The newest is not `previous_version`: what was published between was lost, as in a restore, or
+                the table was created anew. Nothing was decided.
             StageNotFound: An attempt has staged nothing, or has fewer rows than were staged, because some have expired,
                 were aborted, or were lost in a restore. Nothing was decided: stage the part in a new attempt.
             PartsConflict: Two parts touch one key, which the message names; nothing was decided.
@@ -232,33 +241,13 @@ class Transaction:
             version=self._key,
             attempts=self._part_attempts(attempts, rows),
             overwrite=flag("overwrite", overwrite),
+            previous_version=None if previous_version is None else self._before(previous_version),
         )
 
         async def call() -> pb.PublishResponse:
             return await call_unary(self._connection, methods.PUBLISH, request, pb.PublishResponse)
 
-        reply = await retried(self._connection.attempts(), call)
-        # A server that is older names no version, and says nothing at all only of one that was decided without parts.
-        if reply.version != request.version and (
-            reply.HasField("version") or (attempts and not reply.ByteSize())
-        ):
-            raise DataCorrupted(
-                f"version {self.version} of transaction {self.name} of {self._table.name} was to be published, and the"
-                f" answer is of {reply.version.version} of {reply.version.name!r} of {reply.version.table!r}: nobody"
-                " knows whether it is; publish it again"
-            )
-        published = {each.part: each.attempt for each in reply.attempts}
-        if reply.decided and (published, reply.overwrite) != (dict(attempts), request.overwrite):
-            raise DataCorrupted(
-                f"the attempts {dict(attempts)} of {self.name} {self.version} were to be published, and the server says"
-                f" that it has decided {published} for this request"
-            )
-        return Published(
-            decided=reply.decided,
-            overwrite=reply.overwrite,
-            attempts=published,
-            ranges=tuple(OffsetRange(r.bucket, r.start_offset, r.end_offset) for r in reply.ranges),
-        )
+        return self._published(request, await retried(self._connection.attempts(), call))
 
     async def abort(self) -> int:
         """Free what is staged of the version. Idempotent. If it raises, call it again, or stage in new attempts.
@@ -297,6 +286,41 @@ class Transaction:
         return pb.TransactionVersion(
             table=self._table.name, table_id=self._table_id, name=self.name, version=self.version
         )
+
+    def _published(self, request: pb.PublishRequest, reply: pb.PublishResponse) -> Published:
+        """What an answer says of this version.
+
+        Raises:
+            DataCorrupted: It is another version's, or not what was asked for.
+        """
+        # A server that is older names no version, and says nothing at all only of one that was decided without parts.
+        if reply.version != request.version and (
+            reply.HasField("version") or (request.attempts and not reply.ByteSize())
+        ):
+            raise DataCorrupted(
+                f"version {self.version} of transaction {self.name} of {self._table.name} was to be published, and the"
+                f" answer is of {reply.version.version} of {reply.version.name!r} of {reply.version.table!r}: nobody"
+                " knows whether it is; publish it again"
+            )
+        asked, published = ({each.part: each.attempt for each in of.attempts} for of in (request, reply))
+        if reply.decided and (published, reply.overwrite) != (asked, request.overwrite):
+            raise DataCorrupted(
+                f"the attempts {asked} of {self.name} {self.version} were to be published, and the server says"
+                f" that it has decided {published} for this request"
+            )
+        return Published(
+            decided=reply.decided,
+            overwrite=reply.overwrite,
+            attempts=published,
+            ranges=tuple(OffsetRange(r.bucket, r.start_offset, r.end_offset) for r in reply.ranges),
+            previous_unknown=reply.previous_unknown,
+        )
+
+    def _before(self, version: int) -> int:
+        number = _number("previous_version", version, _NUMBER_END)
+        if number >= self.version:
+            raise ArgumentInvalid(f"the version before {self.version} is a smaller one, not {number}")
+        return number
 
     def _part_attempts(
         self, attempts: Mapping[int, int], rows: Mapping[int, int] | None

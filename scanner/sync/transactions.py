@@ -62,9 +62,16 @@ class Transaction:
         *,
         overwrite: bool = False,
         rows: Mapping[int, int] | None = None,
+        previous_version: int | None = None,
     ) -> Published:
         """Decide that these attempts count, and wait until they are applied; see `scanner.Transaction.publish`."""
-        return self._portal.call(self._transaction.publish, attempts, overwrite=overwrite, rows=rows)
+        return self._portal.call(
+            self._transaction.publish,
+            attempts,
+            overwrite=overwrite,
+            rows=rows,
+            previous_version=previous_version,
+        )
 
     def abort(self) -> int:
         """Free what is staged of the version; see `scanner.Transaction.abort`."""

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import scanner.sync
-from scanner.errors import ArgumentInvalid, StageNotFound
+from scanner.errors import ArgumentInvalid, StageNotFound, VersionGap
 from tests.support.server import running_server
 from tests.support.transactions import SCHEMA, keys, rows
 
@@ -77,3 +77,12 @@ def test_rows_behind_a_decision_that_was_lost_are_missed(tmp_path: Path, kept_po
             with pytest.raises(StageNotFound, match="at least 15 rows and keys were staged, and 5 are there"):
                 version.publish({0: 0})
             assert table.new_scan().to_arrow().num_rows == 0
+
+
+def test_a_version_before_is_named(table: scanner.sync.Table) -> None:
+    """A version is decided behind the one that it names, and behind no other."""
+    table.transaction("load", 0).publish({})
+    with pytest.raises(VersionGap):
+        table.transaction("load", 2).publish({}, previous_version=1)
+    assert table.transaction("load", 1).publish({}, previous_version=0).decided
+    assert not table.transaction("load", 1).publish({}, previous_version=0).previous_unknown
