@@ -113,6 +113,9 @@ class WeirDataSource(DataSource):
 
     txnName, txnVersion : str and int, optional
         Name a save, so that it is published once however often its job is run. A stream's batches are named already.
+    failOnMissingBatches : bool, default ``true``
+        A stream: fail if the table lacks micro-batches of the query before the one that is written, because it was
+        restored from a backup or created anew; else go on without them, with a warning in the log.
     changeTypeColumn : str, default ``_change_type``
         If the DataFrame has this column, its rows are changes: ``insert`` and ``update_postimage`` are upserted,
         ``delete`` deletes the row of the key, and so does ``update_preimage`` if there is a column ``_log_offset``.

@@ -103,6 +103,35 @@ class SourceDataLossError(SourceError):
         )
 
 
+class SourceMissingBatchesError(SourceError):
+    """Micro-batches before the one that is to be written are not in the table, which gets none behind the gap.
+
+    Args:
+        table: Name of the table.
+        batch: The number of the micro-batch.
+        newest: That of the query's newest one in the table; None: it has none of the query.
+    """
+
+    def __init__(self, table: str, batch: int, newest: int | None) -> None:
+        super().__init__(table, batch, newest)
+        self.table = table
+        self.batch = batch
+        self.newest = newest
+
+    def __str__(self) -> str:
+        return (
+            f"{self.problem}. Perhaps it was restored from a backup, or created anew, or a copy of the checkpoint went"
+            " on with another table: begin anew with a new checkpoint, or set option failOnMissingBatches to false to"
+            " go on without the rows of the batches between"
+        )
+
+    @property
+    def problem(self) -> str:
+        """What is missing."""
+        there = "no batch" if self.newest is None else f"batches up to {self.newest}"
+        return f"table {self.table} has {there} of this query, and this is batch {self.batch}"
+
+
 class SourceDataError(SourceError):
     """A row of a DataFrame cannot be written; its one argument says in a line why, and what to do."""
 

@@ -166,7 +166,7 @@ class SourceOptions:
             credit_bytes=take("creditBytes", parse_size, None),
             page_bytes=take("pageBytes", parse_size, None),
             page_depth=take("pageDepth", _whole(0, PAGE_DEPTH_MAX, "a number of pages"), None),
-            statistics=take("statistics", _parse_bool, False),
+            statistics=take("statistics", parse_bool, False),
             tls_ca=take("tlsCa", _parse_path, None),
             tls_cert=take("tlsCert", _parse_path, None),
             tls_key=take("tlsKey", _parse_path, None),
@@ -202,7 +202,13 @@ _HELP: Mapping[str, str] = {
 OPTION_NAMES: tuple[str, ...] = tuple(_HELP)
 """Every option, in the spelling of the documentation."""
 
-WRITE_OPTION_NAMES: tuple[str, ...] = ("txnName", "txnVersion", "changeTypeColumn", "batchBytes")
+WRITE_OPTION_NAMES: tuple[str, ...] = (
+    "txnName",
+    "txnVersion",
+    "failOnMissingBatches",
+    "changeTypeColumn",
+    "batchBytes",
+)
 """What only a write has, see `spark_source.writing.options`; a read refuses them by name."""
 
 _OF_CATALOG_TABLES = frozenset(["owner", "provider", "external", "is_managed_location"])
@@ -398,7 +404,12 @@ def whole_number(value: str, low: int, high: int) -> int | None:
     return int(value) if digits and low <= int(value) <= high else None
 
 
-def _parse_bool(name: str, value: str) -> bool:
+def parse_bool(name: str, value: str) -> bool:
+    """What an option that is true or false says.
+
+    Raises:
+        SourceOptionError: Neither.
+    """
     lowered = value.lower()
     if lowered not in ("true", "false"):
         raise refused(name, value, "it is true or false")

@@ -17,6 +17,7 @@ from spark_source.options import (
     OPTION_NAMES,
     WRITE_OPTION_NAMES,
     SourceOptions,
+    parse_bool,
     parse_size,
     refused,
     whole_number,
@@ -52,6 +53,9 @@ class WriteOptions:
     """Names the transactions of a job, so that each version is published once; None: each save has its own."""
     txn_version: int = 0
     """The version that a save publishes, 0 to 2^63 - 1; later ones are higher."""
+    fail_on_missing_batches: bool = True
+    """Fail if the table lacks micro-batches of the query before the one that is written; False: go on, with a
+    warning."""
     change_type_column: str = CHANGE_TYPE_COLUMN
     """Where a DataFrame has a column of this name, its rows are changes and this is their kind."""
     requires_change_type: bool = False
@@ -78,6 +82,12 @@ class WriteOptions:
                 raise SourceOptionError(name, None, _describe_unknown(name))
         if streaming:
             _refuse_in_streams(given)
+        elif "failonmissingbatches" in given:
+            raise SourceOptionError(
+                "failOnMissingBatches",
+                None,
+                "option 'failOnMissingBatches' is one of df.writeStream: the versions of saves may leave numbers out",
+            )
         if ("txnname" in given) != ("txnversion" in given):
             there, absent = ("txnName", "txnVersion") if "txnname" in given else ("txnVersion", "txnName")
             raise SourceOptionError(
@@ -96,6 +106,7 @@ class WriteOptions:
             ),
             txn_name=take("txnName", _parse_name, None),
             txn_version=take("txnVersion", _parse_version, 0),
+            fail_on_missing_batches=take("failOnMissingBatches", parse_bool, True),
             change_type_column=take("changeTypeColumn", _parse_column, CHANGE_TYPE_COLUMN),
             requires_change_type="changetypecolumn" in given,
             batch_bytes=take("batchBytes", parse_size, BATCH_BYTES_DEFAULT),

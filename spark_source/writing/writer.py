@@ -8,6 +8,8 @@ Invariants:
 2. Nothing of a write is seen before its driver commits it, and then all of it will be: from the server's decision on,
    no driver is needed any more.
 3. A version of a transaction is published once, whoever commits it how often, and whatever its tasks staged then.
+4. A micro-batch that adds to a table is published behind the one before it, or whoever asked for less is warned. Spark
+   runs one task at least of each batch, so every batch of a query is published, and none is left out.
 """
 
 from __future__ import annotations
@@ -19,9 +21,14 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from scanner import ScannerError, TransactionDecided, VersionSuperseded
+from scanner import ScannerError, TransactionDecided, VersionGap, VersionSuperseded
 from spark_source.connection import ask, open_client, open_client_again
-from spark_source.errors import SourceError, SourceUnsupportedError, without_traceback
+from spark_source.errors import (
+    SourceError,
+    SourceMissingBatchesError,
+    SourceUnsupportedError,
+    without_traceback,
+)
 from spark_source.release import OfOneRelease
 from spark_source.writing.options import ONCE
 from spark_source.writing.plan import WritePlan, plan_write
@@ -96,9 +103,26 @@ class StreamWriter(OfOneRelease, DataSourceStreamArrowWriter):
         return _staged(self._options, self._plan, this_micro_batch(), iterator)
 
     def commit(self, messages: Messages, batchId: int) -> None:
-        """Publish the micro-batch; see `_publish`. One without tasks has nothing to publish."""
+        """Publish the micro-batch; see `_publish`. One without tasks has nothing to publish.
+
+        Raises:
+            SourceMissingBatchesError: The one before it is not in the table; nothing was published.
+        """
         transaction = _of_micro_batch(messages, batchId)
-        if transaction is not None:
+        if transaction is None:
+            return
+        # One that overwrites is all that the table has, whatever was there.
+        previous = batchId - 1 if batchId and not self._plan.overwrite else None
+        try:
+            _publish(self._options, self._plan, transaction, messages, previous)
+        except VersionGap as gap:
+            newest = gap.metadata.get("decided_version")
+            missing = SourceMissingBatchesError(
+                self._options.target.table, batchId, None if newest is None else int(newest)
+            )
+            if self._options.fail_on_missing_batches:
+                raise without_traceback(missing) from None
+            _logger.warning("%s; it is written without those between", missing.problem)
             _publish(self._options, self._plan, transaction, messages)
 
     def abort(self, messages: Messages, batchId: int) -> None:
@@ -175,12 +199,20 @@ def _staged_parts(messages: Messages) -> list[StagedPart]:
     return [message for message in messages if isinstance(message, StagedPart) and message.rows]
 
 
-def _publish(options: WriteOptions, plan: WritePlan, transaction: Transaction, messages: Messages) -> None:
+def _publish(
+    options: WriteOptions,
+    plan: WritePlan,
+    transaction: Transaction,
+    messages: Messages,
+    previous: int | None = None,
+) -> None:
     """Publish the attempts that the messages tell of.
 
-    If the version was published before, nothing is added to the table, and a warning says so.
+    If the version was published before, nothing is added to the table, and a warning says so. If the server cannot tell
+    whether the one before is there, which `previous` names, another one does.
 
     Raises:
+        VersionGap: The newest version that was published is not `previous`; nothing was published.
         VersionSuperseded: A later version of the transaction was published; nothing of this one ever will be.
         PartsConflict: Two tasks wrote one key, so that nobody can say which is the later; nothing was published.
         StageNotFound: The server has less than the tasks staged; nothing was published.
@@ -196,12 +228,17 @@ def _publish(options: WriteOptions, plan: WritePlan, transaction: Transaction, m
 
     def decide(client: Client) -> Published:
         publishing = planned_table(client, options, plan).transaction(transaction.name, transaction.version)
-        return publishing.publish(attempts, overwrite=plan.overwrite, rows=rows)
+        return publishing.publish(attempts, overwrite=plan.overwrite, rows=rows, previous_version=previous)
 
     try:
         published = ask(options.target, decide, open_client_again)
     except ScannerError as error:
         raise without_traceback(error) from None
+    if published.previous_unknown:
+        _logger.warning(
+            "%s is the first one that the table knows of: whether those before are in it, nobody can tell",
+            what,
+        )
     of_another_run = (published.attempts, published.overwrite) != (attempts, plan.overwrite)
     if not published.decided and of_another_run:
         instead = ", and replaced none" if plan.overwrite else ""

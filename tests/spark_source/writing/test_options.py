@@ -67,6 +67,17 @@ def test_every_option() -> None:
     assert sent_to_worker(options) == options
 
 
+@pytest.mark.parametrize(("value", "expected"), [("TRUE", True), ("false", False)])
+def test_missing_batches(value: str, expected: bool) -> None:
+    """Whether a stream goes on without some; a save has no batches."""
+    options = {"failonmissingbatches": value}
+    parsed = WriteOptions.parse(REQUIRED | options, streaming=True)
+    assert parsed.fail_on_missing_batches is expected
+    assert str(refused(options)).startswith("option 'failOnMissingBatches' is one of df.writeStream: ")
+    error = refused({"failOnMissingBatches": "no"}, streaming=True)
+    assert str(error) == "option 'failOnMissingBatches' cannot be 'no': it is true or false"
+
+
 def test_what_spark_adds_to_a_stream() -> None:
     """Spark hands its own options of a query to the sink, which leaves them alone; a save has none of them."""
     of_spark = {"checkpointLocation": "/tmp/checkpoint", "queryName": "replica"}

@@ -1,6 +1,7 @@
 """Streaming sinks in Spark: each micro-batch once, also when Spark runs it again."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,10 +11,11 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from scanner.sync import Client
+from scanner.sync import Client, connect
+from tests.scanner.cli.test_processes import weir
 from tests.spark_source.frames import table_name
 from tests.support import broken_transactions
-from tests.support.server import RunningServer
+from tests.support.server import RunningServer, running_server
 
 pytestmark = [pytest.mark.spark, pytest.mark.rocks, pytest.mark.socket]
 
@@ -24,9 +26,14 @@ Start = Callable[..., StreamingQuery]
 def table(request: pytest.FixtureRequest, client: Client) -> str:
     """A table of its own for each test, of two buckets."""
     name = table_name(request)
+    create(client, name)
+    return name
+
+
+def create(client: Client, name: str) -> None:
+    """The table of these tests."""
     schema = pa.schema([("k", pa.int64()), ("v", pa.string())])
     client.create_table(name, schema, primary_key=["k"], buckets=2)
-    return name
 
 
 @pytest.fixture
@@ -119,6 +126,56 @@ def test_rows_that_the_server_lost(client: Client, table: str, tmp_path: Path, s
     start().awaitTermination()
     assert contents(client, table) == dict.fromkeys(range(20), "new")
     assert changes(client, table) == 20
+
+
+def test_a_table_that_was_created_anew(client: Client, table: str, tmp_path: Path, start: Start) -> None:
+    """It lacks what the query has written before, so the query ends, unless it is told to go on; then it goes on."""
+    arrive(tmp_path, "first", (1, "one", "insert"))
+    start().awaitTermination()
+    client.drop_table(table)
+    create(client, table)
+    arrive(tmp_path, "second", (2, "two", "insert"))
+    with pytest.raises(
+        StreamingQueryException, match=f"table {table} has no batch of this query, and this is batch 1"
+    ):
+        start().awaitTermination()
+    assert contents(client, table) == {}
+    assert [each.stages for each in client.table(table).transactions()] == [0]
+    start(failOnMissingBatches="false").awaitTermination()
+    arrive(tmp_path, "third", (3, "three", "insert"))
+    start().awaitTermination()
+    assert contents(client, table) == {2: "two", 3: "three"}
+
+
+def test_a_table_that_was_restored(tmp_path: Path, start: Start, kept_port: int) -> None:
+    """A query whose checkpoint is later than the backup ends; one with the checkpoint of that time misses nothing.
+
+    The newest micro-batch before the backup has no rows.
+    """
+    data, backups, restored = tmp_path / "data", tmp_path / "backups", tmp_path / "restored"
+    checkpoint, of_then = tmp_path / "checkpoint", tmp_path / "then"
+    with running_server(data, port=kept_port) as server, connect(server.endpoint) as client:
+        own = {"endpoint": server.endpoint, "table": "t"}
+        create(client, "t")
+        for name, rows in (("first", [(1, "one", "insert")]), ("none", [])):
+            arrive(tmp_path, name, *rows)
+            start(**own).awaitTermination()
+        made = weir("backup", backups, "--data", data, "-e", server.endpoint, "--json")
+        shutil.copytree(checkpoint, of_then)
+        arrive(tmp_path, "second", (2, "two", "insert"))
+        start(**own).awaitTermination()
+    weir("restore", backups / json.loads(made.stdout)["backup_id"], restored)
+    arrive(tmp_path, "third", (3, "three", "insert"))
+    with running_server(restored, port=kept_port) as server, connect(server.endpoint) as client:
+        with pytest.raises(
+            StreamingQueryException, match="table t has batches up to 1 of this query, and this is batch 3"
+        ):
+            start(**own).awaitTermination()
+        assert contents(client, "t") == {1: "one"}
+        shutil.rmtree(checkpoint)
+        of_then.rename(checkpoint)
+        start(**own).awaitTermination()
+        assert contents(client, "t") == {1: "one", 2: "two", 3: "three"}
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,12 @@ from scanner import (
     VersionSuperseded,
 )
 from scanner.sync import Client
-from spark_source import SourceDataError, SourceUnsupportedError, WeirDataSource
+from spark_source import (
+    SourceDataError,
+    SourceMissingBatchesError,
+    SourceUnsupportedError,
+    WeirDataSource,
+)
 from spark_source.writing.tasks import StagedPart, Transaction
 from spark_source.writing.writer import SaveWriter, StreamWriter
 from tests.spark_source.frames import table_name
@@ -502,3 +507,50 @@ def test_saves_have_transactions_of_their_own(server: RunningServer, table: str)
     assert len(names) == 2
     named = open_source(server, table, txnName="a", txnVersion="7").writer(SCHEMA, False)
     assert named._transaction == Transaction("a", 7)
+
+
+def test_batches_that_are_missing(
+    server: RunningServer, client: Client, table: str, task: Task, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A batch behind a gap is refused, or is told of where the user goes on; the one behind it follows it."""
+    stream = open_source(server, table).streamWriter(SCHEMA, False)
+    commit_batch(stream, task, 0, [{1: "one"}])
+    for number in (3, 2):
+        with pytest.raises(SourceMissingBatchesError) as refused:
+            commit_batch(stream, task, number, [{2: "two"}])
+        assert str(refused.value).startswith(
+            f"table {table} has batches up to 0 of this query, and this is batch {number}. Perhaps"
+        )
+    with pytest.raises(SourceMissingBatchesError, match="has no batch of this query, and this is batch 3"):
+        commit_batch(stream, task, 3, [{2: "two"}], query="moved")
+    assert contents(client, table) == {0: "old", 1: "one"}
+    lenient = open_source(server, table, failOnMissingBatches="false").streamWriter(SCHEMA, False)
+    with caplog.at_level(logging.WARNING, "weir.spark"):
+        commit_batch(lenient, task, 3, [{3: "three"}])
+    assert "has batches up to 0 of this query, and this is batch 3; it is written without" in caplog.text
+    commit_batch(stream, task, 4, [{4: "four"}])
+    assert contents(client, table) == {0: "old", 1: "one", 3: "three", 4: "four"}
+
+
+def test_a_batch_of_a_query_that_may_be_forgotten(
+    server: RunningServer, client: Client, table: str, task: Task, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is written, and a warning says that nobody can tell what comes before it."""
+    stream = open_source(server, table).streamWriter(SCHEMA, False)
+    with caplog.at_level(
+        logging.WARNING, "weir.spark"
+    ):  # The server forgets names of this kind all the time.
+        commit_batch(stream, task, 7, [{7: "seven"}], query="once:other")
+    assert "version 7 of transaction once:other" in caplog.text
+    assert "is the first one that the table knows of" in caplog.text
+    assert contents(client, table) == {0: "old", 7: "seven"}
+
+
+def test_a_batch_that_overwrites_needs_none_before_it(
+    server: RunningServer, client: Client, table: str, task: Task
+) -> None:
+    """In output mode complete it is all that the table has."""
+    stream = open_source(server, table).streamWriter(SCHEMA, True)
+    commit_batch(stream, task, 5, [{5: "five"}])
+    commit_batch(stream, task, 8, [{8: "eight"}])
+    assert contents(client, table) == {8: "eight"}
