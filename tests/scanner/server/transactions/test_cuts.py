@@ -81,13 +81,14 @@ async def _publish_with_images(tmp_path: Path, config: ScannerConfig) -> list[Pa
         async with open_server(store, config=config, run_blocking=images.run_blocking) as server:
             async with scanner.connect(f"127.0.0.1:{server.port}") as client:
                 table = await make_table(client)
+                await table.transaction("load", 3).publish({})
                 images.taking = True
                 version = table.transaction("load", 4)
                 await version.stage(rows(NEW), part=0, attempt=2)
                 await version.stage(rows({99: "wrong"}), part=0, attempt=1)
                 await version.stage(keys(DELETED), part=1, attempt=0, operation="delete")
                 assert await contents(table) == BEFORE
-                published = await version.publish({0: 2, 1: 0})
+                published = await version.publish({0: 2, 1: 0}, previous_version=3)
                 assert published.decided
                 assert sum(end - start for _, start, end in published.ranges) == 45
                 images.taking = False
@@ -100,6 +101,12 @@ async def _wait_applied(server: Server) -> None:
     # Threads of storage have a part in this, so nothing announces the moment.
     while server.statistics().transactions_unapplied:
         await trio.lowlevel.checkpoint()
+
+
+def _restore(image: Path) -> None:
+    """As from a backup, which has no stages and no decisions."""
+    for directory in image.rglob("transactions"):
+        shutil.rmtree(directory)
 
 
 async def _check_image(image: Path, config: ScannerConfig) -> bool:
@@ -120,8 +127,8 @@ async def _check_image(image: Path, config: ScannerConfig) -> bool:
             ):
                 staged = await version.stage(given, part=part, attempt=attempt, operation=operation)  # type: ignore[arg-type]
                 assert staged.decided == decided
-            published = await version.publish({0: 7, 1: 7})
-            assert published.decided != decided
+            published = await version.publish({0: 7, 1: 7}, previous_version=3)
+            assert (published.decided, published.previous_unknown) == (not decided, False)
             assert published.attempts == ({0: 2, 1: 0} if decided else {0: 7, 1: 7})
             assert sum(end - start for _, start, end in published.ranges) == 45
             assert await contents(table) == AFTER
@@ -140,6 +147,22 @@ async def test_killed_after_every_durable_step(tmp_path: Path, config: ScannerCo
     assert decided == sorted(decided)
     assert decided.count(False) >= 4
     assert decided.count(True) >= (4 if config is WHOLE else 12)
+
+
+@pytest.mark.slow
+async def test_backed_up_after_a_durable_step(tmp_path: Path) -> None:
+    """The version is staged and published again, behind the one before it, whatever the buckets have of it."""
+    for image in (await _publish_with_images(tmp_path, WHOLE))[::2]:
+        _restore(image)
+        async with open_server(image) as server:
+            async with scanner.connect(f"127.0.0.1:{server.port}") as client:
+                table = await client.table("t")
+                version = table.transaction("load", 4)
+                await version.stage(rows(NEW), part=0, attempt=7)
+                await version.stage(keys(DELETED), part=1, attempt=0, operation="delete")
+                published = await version.publish({0: 7, 1: 0}, previous_version=3)
+                assert (published.decided, published.previous_unknown) == (True, False)
+                assert await changes(table) == CHANGES_AFTER
 
 
 def _records_nothing(*_: object) -> None:

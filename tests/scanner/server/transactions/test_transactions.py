@@ -825,11 +825,14 @@ async def test_a_publisher_whose_answer_is_lost_publishes_again() -> None:
                 with trio.CancelScope() as scope:
                     async with trio.open_nursery() as nursery:
                         mine = (await hasty.table("t")).transaction("load", number)
-                        nursery.start_soon(mine.publish, {0: 0})
+                        publish = functools.partial(
+                            mine.publish, previous_version=number - 1 if number else None
+                        )
+                        nursery.start_soon(publish, {0: 0})
                         for _ in range(5 * number):
                             await trio.lowlevel.checkpoint()
                         scope.cancel()
-            published = await version.publish({0: 0})
+            published = await version.publish({0: 0}, previous_version=number - 1 if number else None)
             assert published.attempts == {0: 0}
             assert (await contents(table))[50] == f"{number}"
         assert len(await changes(table)) == 20 + 1 + 2 * 11
