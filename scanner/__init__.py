@@ -24,7 +24,15 @@ if TYPE_CHECKING:
     from scanner.client.client import Client, connect
     from scanner.client.credentials import read_token, tls
     from scanner.client.groups import GroupBucket, GroupInfo, GroupSummary
-    from scanner.client.leases import Lease, LeasedBucket, LeaseInfo, LeaseState, LeaseTarget, NotLeased
+    from scanner.client.leases import (
+        HalfApplied,
+        Lease,
+        LeasedBucket,
+        LeaseInfo,
+        LeaseState,
+        LeaseTarget,
+        NotLeased,
+    )
     from scanner.client.log_measures import MeasuredLog
     from scanner.client.point_reads import GetResult
     from scanner.client.scan.builder import ScanMode, ScanPlan, ScanSource
@@ -118,6 +126,7 @@ __all__ = [
     "GroupNotFound",
     "GroupScan",
     "GroupSummary",
+    "HalfApplied",
     "ImageInfo",
     "ImageState",
     "InternalError",
@@ -288,6 +297,7 @@ _HOMES: Final[dict[str, tuple[str, ...]]] = {
     "scanner.client.point_reads": ("GetResult",),
     "scanner.client.log_measures": ("MeasuredLog",),
     "scanner.client.leases": (
+        "HalfApplied",
         "Lease",
         "LeasedBucket",
         "LeaseInfo",

@@ -176,7 +176,7 @@ class _Builder:
 
     async def _lease(self, client: scanner.Client, lease_id: str, state: str) -> None:
         targets = [LeaseTarget(name, state=state) for name in self._truth.tables]
-        info, _ = await client.leases.acquire(lease_id, targets, LEASE_S, partial=False)
+        info, _, _ = await client.leases.acquire(lease_id, targets, LEASE_S, partial=False)
         assert info is not None
         self._truth.leases[lease_id] = [
             Mark(

@@ -28,7 +28,7 @@ from scanner.errors import (
     TableNotFound,
 )
 from scanner.server.retention.lease_registry import LEASES_DOCUMENT, LeaseRegistry
-from scanner.storage.rocksdb.backups import begin_backup, list_backups, restore
+from scanner.storage.rocksdb.backups import HalfAppliedVersion, begin_backup, list_backups, restore
 from scanner.storage.rocksdb.catalog import load_catalog, missing_catalog
 from scanner.storage.rocksdb.checkpoints import list_checkpoints
 from scanner.storage.rocksdb.data_directory import (
@@ -71,7 +71,8 @@ _LEASE_S: Final = 600.0
 def backup(destination: Path, data: Path, only_list: bool, as_json: bool, endpoint: str) -> None:
     """Back up all tables of a server into DESTINATION, while it runs; or list the backups there are.
 
-    Each bucket is as of one log offset: that of a checkpoint, which the server makes and a lease keeps. Files that an
+    Each bucket is as of one log offset: that of a checkpoint, which the server makes and a lease keeps. Of a table, all
+    buckets have a version of a transaction, or none; one that the server cannot apply to all is named. Files that an
     earlier backup in DESTINATION has already are linked, the others copied; then all of it is read back and compared.
     It takes the rights to administer the server and to read all tables, on its machine, and the server's user.
     """
@@ -94,6 +95,7 @@ def backup(destination: Path, data: Path, only_list: bool, as_json: bool, endpoi
         click.echo(
             f"backup {destination / made.backup_id}: {_outline(made)}, {short_bytes(copied)} of it new"
         )
+    _warn(made)
     if missing:
         fail(f"backup {made.backup_id} lacks {counted(len(missing), 'damaged table')}: {', '.join(missing)}")
 
@@ -153,7 +155,14 @@ def _add_table(client: sync.Client, writer: BackupWriter, data: Path, name: str)
         if entry is None:
             raise TableNotFound(f"there is no table {name!r}")
         writer.add_table(
-            entry, [_checkpoint(data, entry, lease, i) for i in range(entry.description.buckets)]
+            entry,
+            [_checkpoint(data, entry, lease, i) for i in range(entry.description.buckets)],
+            [
+                HalfAppliedVersion(
+                    name=each.name, version=each.version, applied=each.applied, missing=each.missing
+                )
+                for each in lease.half_applied
+            ],
         )
 
 
@@ -214,7 +223,10 @@ def _list(destination: Path, as_json: bool) -> None:
             "tables": ["" if each is None else len(each.tables) for each in backups],
             "rows": ["" if each is None else each.rows for each in backups],
             "size": ["" if each is None else short_bytes(each.size_bytes) for each in backups],
-            "problem": [each.problem for each in found],
+            "problem": [
+                each.problem or "; ".join([] if each.backup is None else each.backup.warnings)
+                for each in found
+            ],
         },
         hint="--json has them all",
     )
@@ -235,6 +247,12 @@ def restore_backup(backup_directory: Path, data: Path) -> None:
         restored = restore(backup_directory, data, on_bytes, now_us=now_us, documents=documents)
     start = shlex.join(["weir", "serve", "--data", str(data)])
     click.echo(f"{data} is restored: {_outline(restored)}; start a server with: {start}")
+    _warn(restored)
+
+
+def _warn(backup: Backup) -> None:
+    for each in backup.warnings:
+        note(f"backup {backup.backup_id}: {each}")
 
 
 def _outline(made: Backup) -> str:

@@ -131,6 +131,8 @@ def acquire(
             for missing in lease.not_leased:
                 where = missing.table if missing.bucket is None else f"{missing.table}[{missing.bucket}]"
                 note(f"not leased: {where}: {missing.error}")
+            for half in lease.half_applied:
+                note(str(half))
             _print([lease.info])
         except BaseException:
             if lease_id is None:  # Nobody knows the id that was made up, and could drop it.

@@ -124,6 +124,8 @@ def scans_of_one_state(client: Client, names: Sequence[str]) -> Iterator[dict[st
         return
     targets = [LeaseTarget(name, state=LeaseState.LOG) for name in names]
     with client.acquire_lease(*targets, ttl_s=LEASE_TTL_S) as lease:
+        for half in lease.half_applied:
+            note(str(half))
         yield {name: client.table(name).new_scan().with_lease(lease) for name in names}
 
 

@@ -334,6 +334,8 @@ class Client:
     async def checkpoint(self, table: str, bucket: int | None = None) -> list[CheckpointInfo]:
         """Make a checkpoint of one bucket or of all, and wait until they are on the disk.
 
+        Of all, they have a version of a transaction whole or not at all: this waits for one that is being applied.
+
         Args:
             table: Its name.
             bucket: The only one; None: all of the table.
@@ -463,7 +465,8 @@ class Client:
 
         Args:
             targets: Names of tables, or `LeaseTarget`s. A table's name alone: the newest checkpoint of each bucket;
-                where there is none, one is made, if the caller may administer the server.
+                where there is none, one is made, if the caller may administer the server. To take several buckets as
+                of now waits for versions of transactions that are being applied.
             lease_id: 1 to 100 letters, digits, `_`, `.`, `:`, `-`; None: one that nobody has.
             ttl_s: How long it lives from now and from each renewal on, seconds; None: what the server thinks right.
             partial: Lease what is there, and tell of the rest in `Lease.not_leased`; else everything or nothing.
@@ -501,7 +504,7 @@ class Client:
             raise ArgumentInvalid("id_age_s needs the lease_id that is so old")
         name = new_lease_id() if lease_id is None else lease_id
         try:
-            info, missing = await self.leases.acquire(
+            info, missing, half_applied = await self.leases.acquire(
                 name,
                 targets,
                 ttl_s,
@@ -518,7 +521,7 @@ class Client:
             if missing:
                 raise refusal(missing)
             raise LeaseNotFound("the lease ended before its acquisition was answered; acquire it again")
-        return Lease(self.leases, info, missing)
+        return Lease(self.leases, info, missing, half_applied)
 
     async def list_leases(self, table: str | None = None) -> list[LeaseInfo]:
         """The caller's leases, by id; to who administers the server everybody's.

@@ -134,6 +134,30 @@ class NotLeased:
     """Why."""
 
 
+@dataclass(frozen=True, slots=True)
+class HalfApplied:
+    """A version of a transaction that some of the leased states have and others do not.
+
+    The server has decided it, could not apply it to all buckets yet, and goes on trying.
+    """
+
+    table: str
+    """Its name."""
+    name: str
+    """Of the transaction."""
+    version: int
+    applied: tuple[int, ...]
+    """Buckets whose states have it, ascending."""
+    missing: tuple[int, ...]
+    """Buckets whose states do not."""
+
+    def __str__(self) -> str:
+        return (
+            f"version {self.version} of transaction {self.name!r} of table {self.table!r} is half applied: it is in"
+            f" buckets {', '.join(map(str, self.applied))}, and not in {', '.join(map(str, self.missing))}"
+        )
+
+
 class Leases:
     """The calls of `weir.v1.Leases`.
 
@@ -153,7 +177,7 @@ class Leases:
         partial: bool,
         if_absent: bool = False,
         id_age_s: float | None = None,
-    ) -> tuple[LeaseInfo | None, tuple[NotLeased, ...]]:
+    ) -> tuple[LeaseInfo | None, tuple[NotLeased, ...], tuple[HalfApplied, ...]]:
         """Add states to a lease, or move its buckets to them; see `scanner.Client.acquire_lease`."""
         request = pb.AcquireLeaseRequest(
             lease_id=_lease_id(lease_id),
@@ -167,7 +191,8 @@ class Leases:
         missing = tuple(map(_not_leased_from_proto, reply.not_leased))
         if missing and not partial:
             raise refusal(missing)
-        return (_asked_for(lease_id, "", reply.lease) if reply.HasField("lease") else None), missing
+        lease = _asked_for(lease_id, "", reply.lease) if reply.HasField("lease") else None
+        return lease, missing, tuple(map(_half_applied_from_proto, reply.half_applied))
 
     async def renew(self, lease_id: str, ttl_s: float | None, principal: str = "") -> LeaseInfo:
         """Begin a lease's time anew."""
@@ -228,15 +253,24 @@ class Lease:
         leases: The calls.
         info: What the server said.
         not_leased: What could not be leased, of a partial acquisition.
+        half_applied: What `half_applied` says.
     """
 
-    def __init__(self, leases: Leases, info: LeaseInfo, not_leased: tuple[NotLeased, ...] = ()) -> None:
+    def __init__(
+        self,
+        leases: Leases,
+        info: LeaseInfo,
+        not_leased: tuple[NotLeased, ...] = (),
+        half_applied: tuple[HalfApplied, ...] = (),
+    ) -> None:
         self._leases = leases
         self._block: AbstractAsyncContextManager[None] | None = None
         self.info = info
         """As the server told of it last."""
         self.not_leased = not_leased
         """What could not be leased, of a partial acquisition."""
+        self.half_applied = half_applied
+        """The versions of transactions of which the states that were acquired last have a part; usually none."""
         # One that was there before, as `if_absent` finds it, has lived for a while.
         self._renewed_at = trio.current_time() - (info.ttl_s - info.remaining_s)
         self._given_up = False
@@ -276,12 +310,13 @@ class Lease:
             It may have them; `buckets` and `offsets` tell that from the next renewal on.
         """
         before, asked_at = self.info.buckets, trio.current_time()
-        info, _ = await self._leases.acquire(self.id, targets, self.info.ttl_s, partial=False)
+        info, _, half_applied = await self._leases.acquire(self.id, targets, self.info.ttl_s, partial=False)
         if info is None:
             raise LeaseNotFound(
                 f"lease {self.id!r} ended before its acquisition was answered; acquire it again"
             )
-        self.info, self._renewed_at = info, asked_at
+        self.info, self.half_applied = info, half_applied
+        self._renewed_at = asked_at
         given_up, self._given_up = self._given_up, False
         if not given_up and not {(each.table, each.bucket) for each in before} <= {
             (each.table, each.bucket) for each in info.buckets
@@ -493,6 +528,10 @@ def _not_leased_from_proto(missing: pb.NotLeased) -> NotLeased:
     oldest = missing.oldest_offset if missing.HasField("oldest_offset") else None
     bucket = missing.bucket if missing.HasField("bucket") else None
     return NotLeased(missing.table, bucket, kind(missing.message, oldest_offset=oldest))
+
+
+def _half_applied_from_proto(found: pb.HalfApplied) -> HalfApplied:
+    return HalfApplied(found.table, found.name, found.version, tuple(found.applied), tuple(found.missing))
 
 
 def refusal(missing: Sequence[NotLeased]) -> ScannerError:

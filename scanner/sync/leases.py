@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
     from scanner.client import leases as lease_client
-    from scanner.client.leases import Leasable, LeasedBucket, LeaseInfo, NotLeased
+    from scanner.client.leases import HalfApplied, Leasable, LeasedBucket, LeaseInfo, NotLeased
     from scanner.sync.portal import Held, Portal
 
 
@@ -47,6 +47,11 @@ class Lease:
     def not_leased(self) -> tuple[NotLeased, ...]:
         """What could not be leased, of a partial acquisition."""
         return self._lease.not_leased
+
+    @property
+    def half_applied(self) -> tuple[HalfApplied, ...]:
+        """The versions of transactions of which the states that were acquired last have a part; usually none."""
+        return self._lease.half_applied
 
     def __repr__(self) -> str:
         return repr(self._lease)

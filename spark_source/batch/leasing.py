@@ -121,6 +121,8 @@ def shared_lease(
         lease = client.acquire_lease(
             *targets, lease_id=lease_id, ttl_s=ttl_s, if_absent=True, id_age_s=load.age_s
         )
+        for half in lease.half_applied:
+            _logger.warning("%s", half)
         return _whole(lease.info, table)
     except LeaseNotFound as error:
         raise SnapshotLost(

@@ -79,9 +79,10 @@ class Kept:
     ) -> tuple[Lease | None, list[RefusedTarget]]:
         """Acquire for anna."""
         key = LeaseKey(principal, lease_id)
-        return await self.maintenance.leases.acquire(
+        acquired = await self.maintenance.leases.acquire(
             key, targets, ttl_ms=TTL_MS, partial=partial, if_absent=if_absent, id_age_ms=id_age_ms
         )
+        return acquired.lease, list(acquired.missing)
 
     async def scan(self, opened: KvScan, *, close: bool = True) -> list[int]:
         """The ids that a scan delivers."""

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from scanner.errors import StoreFailed
+from scanner.server.transactions.completion import Applier
+
 if TYPE_CHECKING:
+    import pytest
+
     import scanner
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("text", pa.string())])
@@ -43,3 +48,15 @@ async def changes(table: scanner.Table) -> list[tuple[str, int, str | None]]:
     found = await table.new_scan().with_source("log").start_at("earliest").stop_at("end").to_arrow()
     columns = (found["_change_type"], found["id"], found["text"])
     return sorted(zip(*(column.to_pylist() for column in columns), strict=True))
+
+
+def refuse_shares(patch: pytest.MonkeyPatch, bucket: int) -> None:
+    """A bucket applies no share of a transaction, as on a disk that refuses."""
+    real = Applier._apply_share
+
+    async def apply(*arguments: Any) -> Any:
+        if arguments[3] == bucket:
+            raise StoreFailed("the disk refused")
+        return await real(*arguments)
+
+    patch.setattr(Applier, "_apply_share", apply)

@@ -17,7 +17,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import trio
@@ -297,22 +297,38 @@ class Checkpoints:
     async def make_all(self) -> None:
         """Make a checkpoint of each bucket in use whose last one is not current.
 
-        A bucket that fails does not keep the others from theirs; its failure is logged.
+        Those of a table show no version of a transaction by half, unless it cannot be applied. A bucket that fails does
+        not keep the others from theirs; its failure is logged.
         """
-        for name, index, _ in list(self._catalog.open_buckets()):
-            try:
+        in_use: dict[str, list[int]] = {}
+        for name, index, _ in self._catalog.open_buckets():
+            in_use.setdefault(name, []).append(index)
+        for name, indices in in_use.items():
+            with suppress(TableNotFound):  # It was dropped meanwhile.
                 table = await self._catalog.table(name)
-                known = self._buckets.get((table.table_id, index))
-                if known is not None and known.is_current:
-                    continue  # Its files need be neither opened nor kept open to find that there is nothing to do.
-                await (await self.of(table, index)).create()
-            except TableNotFound:
-                continue  # It was dropped meanwhile.
-            except ScannerError as error:
-                self._failures.add(f"no checkpoint of {name}[{index}]", error)
-            else:
-                where = f"{name}[{index}]"
-                self._failures.clear(f"no checkpoint of {where}", f"a checkpoint of {where} was made again")
+                if all(self._is_current(table, index) for index in indices):
+                    continue
+                async with table.versions.taking():
+                    for index in indices:
+                        await self._make_due(table, index)
+
+    def _is_current(self, table: ServedTable, index: int) -> bool:
+        """Its files need be neither opened nor kept open to find that there is nothing to do."""
+        known = self._buckets.get((table.table_id, index))
+        return known is not None and known.is_current
+
+    async def _make_due(self, table: ServedTable, index: int) -> None:
+        if self._is_current(table, index):
+            return
+        where = f"{table.description.name}[{index}]"
+        try:
+            await (await self.of(table, index)).create()
+        except TableNotFound:
+            raise
+        except ScannerError as error:
+            self._failures.add(f"no checkpoint of {where}", error)
+        else:
+            self._failures.clear(f"no checkpoint of {where}", f"a checkpoint of {where} was made again")
 
     async def prune_all(self) -> None:
         """Drop what is not kept any more, and forget buckets of dropped tables."""

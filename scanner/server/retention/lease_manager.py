@@ -20,7 +20,7 @@ import functools
 import logging
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import trio
 
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from scanner.server.config import ScannerConfig
     from scanner.server.retention.checkpoints import BucketCheckpoints
     from scanner.server.tables.catalog import Catalog
+    from scanner.server.tables.version_gate import HalfApplied
     from scanner.storage.interface import Store
     from scanner.tasks import RunBlocking
 
@@ -59,6 +60,17 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 _GONE: Final = (TableNotFound, BucketNotFound, SnapshotLost)
 """Trying again will not bring it back."""
+
+
+class Acquired(NamedTuple):
+    """What became of an acquisition."""
+
+    lease: Lease | None
+    """As it is now; None: there is none."""
+    missing: Sequence[RefusedTarget] = ()
+    """What could not be leased."""
+    half_applied: Sequence[HalfApplied] = ()
+    """The versions of transactions of which the states of a table have a part."""
 
 
 class LeaseKeeper:
@@ -135,7 +147,7 @@ class LeaseKeeper:
         partial: bool,
         if_absent: bool = False,
         id_age_ms: int | None = None,
-    ) -> tuple[Lease | None, list[RefusedTarget]]:
+    ) -> Acquired:
         """Add states to a lease, or move its buckets to them; the lease is made if there is none.
 
         Args:
@@ -145,9 +157,6 @@ class LeaseKeeper:
             partial: Lease what exists, even if some of it does not; else nothing changes in that case.
             if_absent: Change nothing if there is a lease; of calls at once one makes it.
             id_age_ms: The id was made up so long ago for this lease alone; None: it may have named others.
-
-        Returns:
-            The lease as it is now, None if there is none; and what could not be leased.
 
         Raises:
             LeaseNotFound: A lease of an id that was made up for it has ended since, or may have.
@@ -163,17 +172,20 @@ class LeaseKeeper:
         """
         if if_absent and (lease := self._existing(key)) is not None:
             await self._write()  # Another call may have made it a moment ago.
-            return lease, []
-        self._require_new(key, id_age_ms)
+            return Acquired(lease)
+        made_ms = None if id_age_ms is None else self._clock.now_ms() - id_age_ms
+        self._require_new(key, made_ms)
         most = self._config.lease_buckets_max
-        held, missing = await self._finder.hold_all(key, targets, functools.partial(self._end, key), most)
+        found = await self._finder.hold_all(key, targets, functools.partial(self._end, key), most)
+        held, missing, half_applied = found
         taken: dict[HeldState, None] = {}
         try:
             # No waiting up to the registry's own change: what is looked at here is leased in the same moment.
             if if_absent and self._existing(key) is not None:
                 missing.clear()
+                half_applied.clear()
             else:
-                self._require_new(key, id_age_ms)
+                self._require_new(key, made_ms)
                 for each in held:
                     if (problem := self._finder.problem_of(each)) is not None:
                         missing.append(RefusedTarget(each.state.table, each.state.bucket, problem))
@@ -182,7 +194,7 @@ class LeaseKeeper:
                 now_ms = self._clock.now_ms()
                 if missing and not partial:
                     taken.clear()
-                    return self._registry.get(key, now_ms), missing
+                    return Acquired(self._registry.get(key, now_ms), missing)
                 self._check_room(key, [each.state for each in taken], now_ms)
                 self._registry.acquire(key, [each.state for each in taken], ttl_ms=ttl_ms, now_ms=now_ms)
                 self._changes += 1
@@ -191,7 +203,7 @@ class LeaseKeeper:
             for each in held:
                 each.release()
         await self._write()
-        return self._registry.get(key, self._clock.now_ms()), missing
+        return Acquired(self._registry.get(key, self._clock.now_ms()), missing, half_applied)
 
     async def renew(self, key: LeaseKey, ttl_ms: int | None = None) -> Lease:
         """Begin a lease's time anew.
@@ -305,11 +317,11 @@ class LeaseKeeper:
             self._registry.forget_tables(gone, now_ms=self._clock.now_ms())
             self._changes += 1
 
-    def _require_new(self, key: LeaseKey, id_age_ms: int | None) -> None:
+    def _require_new(self, key: LeaseKey, made_ms: int | None) -> None:
         """Refuse to make a lease of an id that was made up for one lease, and had it."""
-        if id_age_ms is None or self._existing(key) is not None:
+        if made_ms is None or self._existing(key) is not None:
             return
-        if self._registry.may_have_ended(key, self._clock.now_ms() - id_age_ms):
+        if self._registry.may_have_ended(key, made_ms):
             how = (
                 "has ended"
                 if self._registry.has_ended(key)

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import enum
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from scanner.errors import (
     ArgumentInvalid,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from scanner.server.tables.bucket import ServedBucket
     from scanner.server.tables.catalog import Catalog, ServedTable
     from scanner.server.tables.log_pins import LogPin
+    from scanner.server.tables.version_gate import HalfApplied
     from scanner.storage.interface import Checkpoint
 
 PIN: Final = "lease"
@@ -55,6 +57,10 @@ class Choice(enum.Enum):
     """The checkpoint of a given id."""
     OFFSET = enum.auto()
     """As of a given offset: the checkpoint of that state, or else without one."""
+
+
+_AS_OF_NOW: Final = (Choice.NEWEST, Choice.NEW, Choice.LOG)
+"""What may be the state in which a bucket is just now."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -101,6 +107,17 @@ class HeldState:
                 self.checkpoints.release(self.state.checkpoint_id)
 
 
+class FoundStates(NamedTuple):
+    """What became of targets."""
+
+    held: list[HeldState]
+    """What is held now; whoever gets it releases it."""
+    missing: list[RefusedTarget]
+    """What cannot be leased."""
+    half_applied: list[HalfApplied]
+    """The versions of transactions of which the states of a table have a part."""
+
+
 class StateFinder:
     """Finds and holds states.
 
@@ -115,8 +132,10 @@ class StateFinder:
 
     async def hold_all(
         self, key: LeaseKey, targets: Iterable[Target], on_end: OnEnd, buckets_max: int
-    ) -> tuple[list[HeldState], list[RefusedTarget]]:
+    ) -> FoundStates:
         """Hold what is asked for, as far as it exists.
+
+        No version of a transaction is applied while several buckets of a table are held as they are now.
 
         Args:
             key: For whom.
@@ -124,41 +143,59 @@ class StateFinder:
             on_end: Called when the log is taken away from a held state.
             buckets_max: Buckets that may be asked for, each as often as it is named.
 
-        Returns:
-            What is held now, to be released by the caller; and what cannot be leased.
-
         Raises:
             ArgumentInvalid: More are; nothing stays held.
 
         Waits:
-            For the commits that run now; for the disk where a checkpoint is made; for its turn, at each bucket.
+            For the versions that are being applied; for the commits that run now; for the disk where a checkpoint is
+            made; for its turn, at each bucket.
 
         Cancellation:
             Nothing stays held; checkpoints may have been made.
         """
-        held: list[HeldState] = []
-        missing: list[RefusedTarget] = []
+        found = FoundStates([], [], [])
+        by_table: dict[str, list[Target]] = {}
+        for target in targets:
+            by_table.setdefault(target.table, []).append(target)
         try:
-            for target in targets:
+            for name, wanted in by_table.items():
                 try:
-                    table = await self._catalog.table(target.table)
+                    table = await self._catalog.table(name)
                 except TableNotFound:
                     # The error's own message lists the tables there are, which not everybody may know.
-                    error = TableNotFound(f"there is no table {target.table!r}")
-                    missing.append(RefusedTarget(target.table, None, error))
+                    error = TableNotFound(f"there is no table {name!r}")
+                    found.missing.extend(RefusedTarget(name, None, error) for _ in wanted)
                     continue
-                for index in target.buckets or range(table.description.buckets):
-                    await pass_turn()
-                    _require_few(len(held) + len(missing) + 1, buckets_max)
-                    try:
-                        held.append(await self._hold(key, table, index, target, on_end))
-                    except ScannerError as error:
-                        missing.append(RefusedTarget(target.table, index, error))
+                async with _together(table, wanted):
+                    await self._hold_table(key, table, wanted, on_end, buckets_max, found)
         except BaseException:
-            for each in held:
+            for each in found.held:
                 each.release()
             raise
-        return held, missing
+        return found
+
+    async def _hold_table(
+        self,
+        key: LeaseKey,
+        table: ServedTable,
+        targets: Iterable[Target],
+        on_end: OnEnd,
+        buckets_max: int,
+        found: FoundStates,
+    ) -> None:
+        name, offsets = table.description.name, dict[int, int]()
+        for target in targets:
+            for index in target.buckets or range(table.description.buckets):
+                await pass_turn()
+                _require_few(len(found.held) + len(found.missing) + 1, buckets_max)
+                try:
+                    held = await self._hold(key, table, index, target, on_end)
+                except ScannerError as error:
+                    found.missing.append(RefusedTarget(name, index, error))
+                else:
+                    found.held.append(held)
+                    offsets[index] = held.state.log_offset
+        found.half_applied.extend(table.versions.half_applied(table.buckets, offsets))
 
     async def hold_again(self, key: LeaseKey, state: LeasedState, on_end: OnEnd) -> HeldState:
         """Hold a state that was held before a restart.
@@ -220,6 +257,13 @@ class StateFinder:
                     history=checkpoints.bucket.storage.lineage.history_of(log_offset),
                 )
                 return _held(key, state, checkpoints, on_end)
+
+
+def _together(table: ServedTable, targets: Sequence[Target]) -> AbstractAsyncContextManager[None]:
+    """Keeps versions away while the states of several buckets are taken."""
+    wanted = {target.buckets for target in targets if target.choice in _AS_OF_NOW}
+    several = len(wanted) > 1 or any(len(buckets) != 1 for buckets in wanted)
+    return table.versions.taking() if several and table.description.buckets > 1 else nullcontext()
 
 
 def _require_few(count: int, buckets_max: int) -> None:

@@ -39,6 +39,8 @@ class CheckpointService:
     async def checkpoint(self, request: Buffer, stream: ServerStream) -> bytes:
         """Make a checkpoint of one bucket or of all, one after another, and answer with them.
 
+        No version of a transaction is applied meanwhile, if it is of all.
+
         Raises:
             TableNotFound, BucketNotFound: There is nothing to make one of.
             StoreFailed, DataCorrupted: One could not be made; those of the buckets before it were.
@@ -47,12 +49,16 @@ class CheckpointService:
         authorize(stream, Right.ADMIN)
         message = parse_request(pb.CheckpointRequest, request)
         table = await self._catalog.table(message.table)
-        indices = [message.bucket] if message.HasField("bucket") else range(table.description.buckets)
-        made = []
+        made: list[pb.CheckpointInfo] = []
         try:
-            for index in indices:
-                checkpoint = await (await self._checkpoints.of(table, index)).create()
-                made.append(self._info(table, index, checkpoint))
+            if message.HasField("bucket"):
+                await self._make(table, message.bucket, made)
+            else:
+                async with table.versions.taking():
+                    for index in range(table.description.buckets):
+                        await self._make(table, index, made)
+                    offsets = {each.bucket: each.log_offset for each in made}
+                    table.versions.half_applied(table.buckets, offsets)  # Logged.
         finally:
             if made:  # However it ends, these are there.
                 audit(
@@ -64,6 +70,10 @@ class CheckpointService:
                     buckets=len(made),
                 )
         return pb.CheckpointResponse(checkpoints=made, table=message.table).SerializeToString()
+
+    async def _make(self, table: ServedTable, index: int, made: list[pb.CheckpointInfo]) -> None:
+        checkpoint = await (await self._checkpoints.of(table, index)).create()
+        made.append(self._info(table, index, checkpoint))
 
     async def list(self, request: Buffer, stream: ServerStream) -> bytes:
         """Answer with the checkpoints of a table.

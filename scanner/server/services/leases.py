@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from scanner.server.config import ScannerConfig
     from scanner.server.counters import Activity
     from scanner.server.retention.lease_manager import LeaseKeeper
+    from scanner.server.tables.version_gate import HalfApplied
     from transport import ServerStream
 
 _LEASE_ID: Final = re.compile(r"[A-Za-z0-9_.:-]{1,100}")
@@ -85,7 +86,7 @@ class LeaseService:
         before = self._keeper.get(key)
         usual_ms = round(self._config.lease_ttl_s * 1000) if before is None else before.ttl_ms
         ttl_ms = self._ttl_ms(message.ttl_ms) or usual_ms
-        lease, missing = await self._keeper.acquire(
+        acquired = await self._keeper.acquire(
             key,
             targets,
             ttl_ms=ttl_ms,
@@ -93,9 +94,13 @@ class LeaseService:
             if_absent=message.if_absent,
             id_age_ms=message.id_age_ms if message.HasField("id_age_ms") else None,
         )
-        missing.sort(key=lambda each: (each.table, -1 if each.bucket is None else each.bucket))
+        missing = sorted(
+            acquired.missing, key=lambda each: (each.table, -1 if each.bucket is None else each.bucket)
+        )
         answer = pb.AcquireLeaseResponse(
-            lease=None if lease is None else self._info(lease), not_leased=list(map(_not_leased, missing))
+            lease=None if acquired.lease is None else self._info(acquired.lease),
+            not_leased=list(map(_not_leased, missing)),
+            half_applied=map(_half_applied, acquired.half_applied),
         )
         return answer.SerializeToString()
 
@@ -232,6 +237,16 @@ def _leased_bucket(state: LeasedState) -> pb.LeasedBucket:
         checkpoint_id=state.checkpoint_id,
         log_offset=state.log_offset,
         history=state.history,
+    )
+
+
+def _half_applied(found: HalfApplied) -> pb.HalfApplied:
+    return pb.HalfApplied(
+        table=found.table,
+        name=found.name,
+        version=found.version,
+        applied=found.applied,
+        missing=found.missing,
     )
 
 

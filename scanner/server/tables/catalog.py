@@ -21,6 +21,7 @@ from scanner.server.counters import Activity
 from scanner.server.tables.bucket import ServedBucket
 from scanner.server.tables.images import BucketImage
 from scanner.server.tables.snapshots import SnapshotPool
+from scanner.server.tables.version_gate import VersionGate
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -100,6 +101,8 @@ class ServedTable:
         """Those opened so far, by index."""
         self.when_dropped: list[Callable[[ScannerError], None]] = []
         """Called when it is gone, with what to tell those who use it."""
+        self.versions = VersionGate(schema.description.name)
+        """Between the versions of transactions that it is given, and those who take the states of its buckets."""
 
     @property
     def description(self) -> TableDescription:

@@ -53,6 +53,11 @@ class Completion:
         self.over = False
         """It is done, or its table is gone."""
 
+    @property
+    def tried(self) -> trio.Event:
+        """Set when the attempt that runs, or comes next, has ended."""
+        return self._tried
+
     async def run(self) -> None:
         """Try until it is done: a task.
 

@@ -17,6 +17,7 @@ from scanner.server.transactions.stages import Attempt, Stages
 
 if TYPE_CHECKING:
     from scanner.server.tables.catalog import Catalog, ServedTable
+    from scanner.server.tables.version_gate import VersionGate
     from scanner.server.transactions.completion import Completion
     from scanner.server.transactions.decisions import Decision
     from scanner.storage.transactions import StageKey, TransactionFiles
@@ -120,15 +121,22 @@ class TransactionTable:
     Args:
         name: Of the table.
         files: Where they are.
+        gate: Of the table.
         catalog: Table catalog.
         run_blocking: Runs what storage does.
     """
 
     def __init__(
-        self, name: str, files: TransactionFiles, catalog: Catalog, run_blocking: RunBlocking
+        self,
+        name: str,
+        files: TransactionFiles,
+        gate: VersionGate,
+        catalog: Catalog,
+        run_blocking: RunBlocking,
     ) -> None:
         self.name = name
         self.files = files
+        self.gate = gate
         self._catalog = catalog
         self._run_blocking = run_blocking
         self.names: dict[str, TransactionName] = {}

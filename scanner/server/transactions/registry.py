@@ -540,21 +540,25 @@ class Transactions:
     async def _write(self, table: TransactionTable, decision: Decision) -> None:
         await table.run(table.files.write_decision, decision.name, decision.to_document())
 
-    def _complete(self, name: TransactionName, decision: Decision) -> None:
+    def _complete(self, name: TransactionName, decision: Decision) -> Completion:
         """Have a decision applied, in the background."""
         table = name.table
 
         async def apply() -> None:
             await self._wait_earlier(table, decision)
-            shares = await self._applier.apply(table.files, table.name, decision, name.chosen(decision))
+            async with table.gate.applying():
+                shares = await self._applier.apply(table.files, table.name, decision, name.chosen(decision))
             done = replace(decision, shares=shares)
             await self._write(table, done)
             name.decision = done
+            table.gate.applied(name.text)
             await self._drop_superseded(name)
 
         key = VersionKey(table.name, decision.table_id, decision.name, decision.version)
         name.completion = Completion(apply, str(key))
+        table.gate.decided(decision.name, decision.version, decision.buckets)
         self._nursery.start_soon(name.completion.run)
+        return name.completion
 
     @staticmethod
     async def _wait_earlier(table: TransactionTable, decision: Decision) -> None:
@@ -628,7 +632,7 @@ class Transactions:
         files = await self._run_blocking(functools.partial(self._store.transaction_files, text))
         if files.table_id != served.table_id:
             raise TableNotFound(f"table {text!r} was dropped")
-        table = TransactionTable(text, files, self._catalog, self._run_blocking)
+        table = TransactionTable(text, files, served.versions, self._catalog, self._run_blocking)
         decisions, stages = await table.run(files.decisions), await table.run(files.stages)
         for each, content in decisions.items():
             name = table.names[each] = TransactionName(table, each, self._now_ms())
@@ -645,7 +649,7 @@ class Transactions:
         decided = [(name, name.decision) for name in table.names.values() if name.decision is not None]
         for name, decision in decided:
             if not decision.applied:
-                self._complete(name, decision)
+                table.gate.left_over(self._complete(name, decision).tried)
         for name, _ in decided:
             await self._drop_superseded(name)
         return table

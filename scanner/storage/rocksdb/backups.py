@@ -33,7 +33,7 @@ import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
@@ -126,6 +126,19 @@ class BackedUpBucket:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class HalfAppliedVersion:
+    """A version of a transaction that some buckets of a backup have and others do not."""
+
+    name: str
+    """Of the transaction."""
+    version: int
+    applied: tuple[int, ...]
+    """Buckets that have it, ascending."""
+    missing: tuple[int, ...]
+    """Buckets that do not."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class BackedUpTable:
     """One table of a backup."""
 
@@ -134,6 +147,8 @@ class BackedUpTable:
     description: BackedUpFile
     """Its table.json."""
     buckets: tuple[BackedUpBucket, ...]
+    half_applied: tuple[HalfAppliedVersion, ...] = ()
+    """Versions that the server could not apply to all buckets; usually none."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -146,6 +161,17 @@ class Backup:
     next_table_id: int
     """Above every id that the data directory had given."""
     tables: tuple[BackedUpTable, ...]
+
+    @property
+    def warnings(self) -> list[str]:
+        """What is not whole in it; usually nothing."""
+        return [
+            f"table {table.name!r} has version {each.version} of transaction {each.name!r} in buckets"
+            f" {', '.join(map(str, each.applied))}, and not in {', '.join(map(str, each.missing))}: the server could"
+            " not apply it"
+            for table in self.tables
+            for each in table.half_applied
+        ]
 
     @property
     def rows(self) -> int:
@@ -223,11 +249,17 @@ def _backup_of(content: dict[str, Any]) -> Backup:
                     BackedUpBucket(**{**bucket, "files": tuple(map(_file_of, bucket["files"]))})
                     for bucket in table["buckets"]
                 ),
+                "half_applied": tuple(map(_half_applied_of, table.get("half_applied", ()))),
             }
         )
         for table in content["tables"]
     ]
     return Backup(**{**content, "tables": tuple(tables)})
+
+
+def _half_applied_of(content: dict[str, Any]) -> HalfAppliedVersion:
+    buckets = {name: tuple(map(int, content[name])) for name in ("applied", "missing")}
+    return HalfAppliedVersion(**{**content, **buckets})
 
 
 def _file_of(content: dict[str, Any]) -> BackedUpFile:
@@ -314,12 +346,18 @@ class BackupWriter:
         self._directory = destination / f"{self._id}{_UNFINISHED}"
         make_directories(self._directory / TABLES_NAME, destination)
 
-    def add_table(self, entry: TableEntry, checkpoints: Sequence[Checkpoint]) -> BackedUpTable:
+    def add_table(
+        self,
+        entry: TableEntry,
+        checkpoints: Sequence[Checkpoint],
+        half_applied: Sequence[HalfAppliedVersion] = (),
+    ) -> BackedUpTable:
         """Copy a table, and read the copy back.
 
         Args:
             entry: Of the table, as the catalog has it.
             checkpoints: One of each bucket, in their order. They stay for as long as this takes.
+            half_applied: The versions of transactions of which they have a part.
 
         Raises:
             DataCorrupted: A checkpoint is damaged, or not what its name says; or the copy is not what was copied.
@@ -329,7 +367,7 @@ class BackupWriter:
         target = self._directory / TABLES_NAME / table_name(entry.table_id)
         make_directories(target, self._directory)
         try:
-            table = self._copy_table(entry, checkpoints, target)
+            table = replace(self._copy_table(entry, checkpoints, target), half_applied=tuple(half_applied))
         except BaseException:
             self._earlier = {of: path for of, path in self._earlier.items() if target not in path.parents}
             shutil.rmtree(target, ignore_errors=True)

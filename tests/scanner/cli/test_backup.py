@@ -15,10 +15,12 @@ import pytest
 import scanner.cli.backup
 import scanner.sync
 from scanner.data.digest import combine_digests
-from scanner.storage.rocksdb.backups import BackupWriter
+from scanner.errors import StoreFailed
+from scanner.storage.rocksdb.backups import BackupWriter, list_backups
 from tests.scanner.cli.test_processes import weir
 from tests.support.server import running_server
 from tests.support.storage_damage import flip
+from tests.support.transactions import refuse_shares
 
 if TYPE_CHECKING:
     from tests.scanner.cli.conftest import Weir
@@ -232,3 +234,40 @@ def test_a_table_that_is_dropped_meanwhile(
     assert made.returncode == 0, made
     assert made.stderr == ("" if again else "table 'gone' was dropped meanwhile\n")
     assert ("2 tables, 110 rows" if again else "1 table, 100 rows") in made.stdout
+
+
+def test_a_version_that_could_not_be_applied_is_named(
+    tmp_path: Path, weir_here: Weir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the buckets that have it and have not: by the backup, its manifest and list, the restore, other leases."""
+    data, destination, restored = tmp_path / "data", tmp_path / "backups", tmp_path / "restored"
+    refuse_shares(monkeypatch, bucket=1)
+    with running_server(data) as server, scanner.sync.connect(server.endpoint) as client:
+        table = client.create_table("orders", SCHEMA, primary_key=["id"], buckets=3)
+        table.write(rows(0, 30, "before"))
+        load = table.transaction("nightly", 7)
+        load.stage(rows(0, 30, "after"), part=0, attempt=0)
+        with pytest.raises(StoreFailed, match="is decided"):
+            load.publish({0: 0})
+        backup = weir_here("backup", destination, "--data", data, "-e", server.endpoint, "--json")
+        leased = weir_here("leases", "acquire", "orders", "--state", "log", "-e", server.endpoint)
+        asked = weir_here("sql", "SELECT DISTINCT text FROM orders", "-e", server.endpoint)
+    half = "version 7 of transaction 'nightly' of table 'orders' is half applied: it is in buckets 0, 2, and not in 1\n"
+    assert (leased.returncode, leased.stderr, asked.returncode, asked.stderr) == (0, half, 0, half)
+    assert backup.returncode == 0
+    made = json.loads(backup.stdout)
+    assert made["tables"][0]["half_applied"] == [
+        {"name": "nightly", "version": 7, "applied": [0, 2], "missing": [1]}
+    ]
+    problem = (
+        "table 'orders' has version 7 of transaction 'nightly' in buckets 0, 2, and not in 1: the server could not"
+        " apply it"
+    )
+    said = f"backup {made['backup_id']}: {problem}\n"
+    assert backup.stderr == said
+    again = weir_here("restore", destination / made["backup_id"], restored)
+    assert (again.returncode, again.stderr) == (0, said)
+    (listed,) = list_backups(destination)
+    assert listed.backup is not None
+    assert listed.backup.warnings == [problem]
+    assert "nightly" in weir_here("backup", destination, "--list").stdout

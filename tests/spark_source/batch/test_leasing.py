@@ -240,7 +240,7 @@ def test_the_server_goes_away_while_a_load_is_planned(
     acquire = Leases.acquire
 
     async def lose_the_answer(leases: Leases, *args: Any, **options: Any) -> object:
-        info, _ = await acquire(leases, *args, **options)
+        info, *_ = await acquire(leases, *args, **options)
         assert info is not None
         acquired.append(info)
         change(client)

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14weir/v1/leases.proto\x12\x07weir.v1\"\x99\x02\n\x0bLeaseTarget\x12\r\n\x05table\x18\x01 \x01(\t\x12\x0f\n\x07\x62uckets\x18\x02 \x03(\r\x12)\n\x05state\x18\x03 \x01(\x0e\x32\x1a.weir.v1.LeaseTarget.State\x12\x1a\n\rcheckpoint_id\x18\x04 \x01(\x04H\x00\x88\x01\x01\x12\x17\n\nlog_offset\x18\x05 \x01(\x04H\x01\x88\x01\x01\"i\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x10\n\x0cSTATE_NEWEST\x10\x01\x12\x19\n\x15STATE_NEWEST_EXISTING\x10\x02\x12\r\n\tSTATE_NEW\x10\x03\x12\r\n\tSTATE_LOG\x10\x04\x42\x10\n\x0e_checkpoint_idB\r\n\x0b_log_offset\".\n\x0cLeaseBuckets\x12\r\n\x05table\x18\x01 \x01(\t\x12\x0f\n\x07\x62uckets\x18\x02 \x03(\r\"~\n\tLeaseInfo\x12\x10\n\x08lease_id\x18\x01 \x01(\t\x12\x11\n\tprincipal\x18\x02 \x01(\t\x12\x0e\n\x06ttl_ms\x18\x03 \x01(\x04\x12\x14\n\x0cremaining_ms\x18\x04 \x01(\x04\x12&\n\x07\x62uckets\x18\x05 \x03(\x0b\x32\x15.weir.v1.LeasedBucket\"\x80\x01\n\x0cLeasedBucket\x12\r\n\x05table\x18\x01 \x01(\t\x12\x0e\n\x06\x62ucket\x18\x02 \x01(\r\x12\x1a\n\rcheckpoint_id\x18\x03 \x01(\x04H\x00\x88\x01\x01\x12\x12\n\nlog_offset\x18\x04 \x01(\x04\x12\x0f\n\x07history\x18\x05 \x01(\x0c\x42\x10\n\x0e_checkpoint_id\"\x89\x01\n\tNotLeased\x12\r\n\x05table\x18\x01 \x01(\t\x12\x13\n\x06\x62ucket\x18\x02 \x01(\rH\x00\x88\x01\x01\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x0f\n\x07message\x18\x04 \x01(\t\x12\x1a\n\roldest_offset\x18\x05 \x01(\x04H\x01\x88\x01\x01\x42\t\n\x07_bucketB\x10\n\x0e_oldest_offset\"\xa8\x01\n\x13\x41\x63quireLeaseRequest\x12\x10\n\x08lease_id\x18\x01 \x01(\t\x12\x0e\n\x06ttl_ms\x18\x02 \x01(\x04\x12%\n\x07targets\x18\x03 \x03(\x0b\x32\x14.weir.v1.LeaseTarget\x12\x0f\n\x07partial\x18\x04 \x01(\x08\x12\x11\n\tif_absent\x18\x05 \x01(\x08\x12\x16\n\tid_age_ms\x18\x06 \x01(\x04H\x00\x88\x01\x01\x42\x0c\n\n_id_age_ms\"a\n\x14\x41\x63quireLeaseResponse\x12!\n\x05lease\x18\x01 \x01(\x0b\x32\x12.weir.v1.LeaseInfo\x12&\n\nnot_leased\x18\x02 \x03(\x0b\x32\x12.weir.v1.NotLeased\"H\n\x11RenewLeaseRequest\x12\x10\n\x08lease_id\x18\x01 \x01(\t\x12\x0e\n\x06ttl_ms\x18\x02 \x01(\x04\x12\x11\n\tprincipal\x18\x03 \x01(\t\"7\n\x12RenewLeaseResponse\x12!\n\x05lease\x18\x01 \x01(\x0b\x32\x12.weir.v1.LeaseInfo\"b\n\x13ReleaseLeaseRequest\x12\x10\n\x08lease_id\x18\x01 \x01(\t\x12&\n\x07\x62uckets\x18\x02 \x03(\x0b\x32\x15.weir.v1.LeaseBuckets\x12\x11\n\tprincipal\x18\x03 \x01(\t\"K\n\x14ReleaseLeaseResponse\x12!\n\x05lease\x18\x01 \x01(\x0b\x32\x12.weir.v1.LeaseInfo\x12\x10\n\x08lease_id\x18\x02 \x01(\t\"7\n\x10\x44ropLeaseRequest\x12\x10\n\x08lease_id\x18\x01 \x01(\t\x12\x11\n\tprincipal\x18\x02 \x01(\t\"6\n\x11\x44ropLeaseResponse\x12\x0f\n\x07\x64ropped\x18\x01 \x01(\x08\x12\x10\n\x08lease_id\x18\x02 \x01(\t\"\"\n\x11ListLeasesRequest\x12\r\n\x05table\x18\x01 \x01(\t\"V\n\x12ListLeasesResponse\x12\"\n\x06leases\x18\x01 \x03(\x0b\x32\x12.weir.v1.LeaseInfo\x12\x12\n\x05table\x18\x02 \x01(\tH\x00\x88\x01\x01\x42\x08\n\x06_table2\xf4\x02\n\x06Leases\x12K\n\x0c\x41\x63quireLease\x12\x1c.weir.v1.AcquireLeaseRequest\x1a\x1d.weir.v1.AcquireLeaseResponse\x12\x45\n\nRenewLease\x12\x1a.weir.v1.RenewLeaseRequest\x1a\x1b.weir.v1.RenewLeaseResponse\x12K\n\x0cReleaseLease\x12\x1c.weir.v1.ReleaseLeaseRequest\x1a\x1d.weir.v1.ReleaseLeaseResponse\x12\x42\n\tDropLease\x12\x19.weir.v1.DropLeaseRequest\x1a\x1a.weir.v1.DropLeaseResponse\x12\x45\n\nListLeases\x12\x1a.weir.v1.ListLeasesRequest\x1a\x1b.weir.v1.ListLeasesResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14weir/v1/leases.proto\x12\x07weir.v1\"\x99\x02\n\x0bLeaseTarget\x12\r\n\x05table\x18\x01 \x01(\t\x12\x0f\n\x07\x62uckets\x18\x02 \x03(\r\x12)\n\x05state\x18\x03 \x01(\x0e\x32\x1a.weir.v1.LeaseTarget.State\x12\x1a\n\rcheckpoint_id\x18\x04 \x01(\x04H\x00\x88\x01\x01\x12\x17\n\nlog_offset\x18\x05 \x01(\x04H\x01\x88\x01\x01\"i\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x10\n\x0cSTATE_NEWEST\x10\x01\x12\x19\n\x15STATE_NEWEST_EXISTING\x10\x02\x12\r\n\tSTATE_NEW\x10\x03\x12\r\n\tSTATE_LOG\x10\x04\x42\x10\n\x0e_checkpoint_idB\r\n\x0b_log_offset\".\n\x0cLeaseBuckets\x12\r\n\x05table\x18\x01 \x01(\t\x12\x0f\n\x07\x62uckets\x18\x02 \x03(\r\"~\n\tLeaseInfo\x12\x10\n\x08lease_id\x18\x01 \x01(\t\x12\x11\n\tprincipal\x18\x02 \x01(\t\x12\x0e\n\x06ttl_ms\x18\x03 \x01(\x04\x12\x14\n\x0cremaining_ms\x18\x04 \x01(\x04\x12&\n\x07\x62uckets\x18\x05 \x03(\x0b\x32\x15.weir.v1.LeasedBucket\"\x80\x01\n\x0cLeasedBucket\x12\r\n\x05table\x18\x01 \x01(\t\x12\x0e\n\x06\x62ucket\x18\x02 \x01(\r\x12\x1a\n\rcheckpoint_id\x18\x03 \x01(\x04H\x00\x88\x01\x01\x12\x12\n\nlog_offset\x18\x04 \x01(\x04\x12\x0f\n\x07history\x18\x05 \x01(\x0c\x42\x10\n\x0e_checkpoint_id\"\x89\x01\n\tNotLeased\x12\r\n\x05table\x18\x01 \x01(\t\x12\x13\n\x06\x62ucket\x18\x02 \x01(\rH\x00\x88\x01\x01\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x0f\n\x07message\x18\x04 \x01(\t\x12\x1a\n\roldest_offset\x18\x05 \x01(\x04H\x01\x88\x01\x01\x42\t\n\x07_bucketB\x10\n\x0e_oldest_offset\"]\n\x0bHalfApplied\x12\r\n\x05table\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0f\n\x07version\x18\x03 \x01(\x04\x12\x0f\n\x07\x61pplied\x18\x04 \x03(\r\x12\x0f\n\x07missing\x18\x05 \x03(\r\"\xa8\x01\n\x13\x41\x63quireLeaseRequest\x12\x10\n\x08lease_id\x18\x01 \x01(\t\x12\x0e\n\x06ttl_ms\x18\x02 \x01(\x04\x12%\n\x07targets\x18\x03 \x03(\x0b\x32\x14.weir.v1.LeaseTarget\x12\x0f\n\x07partial\x18\x04 \x01(\x08\x12\x11\n\tif_absent\x18\x05 \x01(\x08\x12\x16\n\tid_age_ms\x18\x06 \x01(\x04H\x00\x88\x01\x01\x42\x0c\n\n_id_age_ms\"\x8d\x01\n\x14\x41\x63quireLeaseResponse\x12!\n\x05lease\x18\x01 \x01(\x0b\x32\x12.weir.v1.LeaseInfo\x12&\n\nnot_leased\x18\x02 \x03(\x0b\x32\x12.weir.v1.NotLeased\x12*\n\x0chalf_applied\x18\x03 \x03(\x0b\x32\x14.weir.v1.HalfApplied\"H\n\x11RenewLeaseRequest\x12\x10\n\x08lease_id\x18\x01 \x01(\t\x12\x0e\n\x06ttl_ms\x18\x02 \x01(\x04\x12\x11\n\tprincipal\x18\x03 \x01(\t\"7\n\x12RenewLeaseResponse\x12!\n\x05lease\x18\x01 \x01(\x0b\x32\x12.weir.v1.LeaseInfo\"b\n\x13ReleaseLeaseRequest\x12\x10\n\x08lease_id\x18\x01 \x01(\t\x12&\n\x07\x62uckets\x18\x02 \x03(\x0b\x32\x15.weir.v1.LeaseBuckets\x12\x11\n\tprincipal\x18\x03 \x01(\t\"K\n\x14ReleaseLeaseResponse\x12!\n\x05lease\x18\x01 \x01(\x0b\x32\x12.weir.v1.LeaseInfo\x12\x10\n\x08lease_id\x18\x02 \x01(\t\"7\n\x10\x44ropLeaseRequest\x12\x10\n\x08lease_id\x18\x01 \x01(\t\x12\x11\n\tprincipal\x18\x02 \x01(\t\"6\n\x11\x44ropLeaseResponse\x12\x0f\n\x07\x64ropped\x18\x01 \x01(\x08\x12\x10\n\x08lease_id\x18\x02 \x01(\t\"\"\n\x11ListLeasesRequest\x12\r\n\x05table\x18\x01 \x01(\t\"V\n\x12ListLeasesResponse\x12\"\n\x06leases\x18\x01 \x03(\x0b\x32\x12.weir.v1.LeaseInfo\x12\x12\n\x05table\x18\x02 \x01(\tH\x00\x88\x01\x01\x42\x08\n\x06_table2\xf4\x02\n\x06Leases\x12K\n\x0c\x41\x63quireLease\x12\x1c.weir.v1.AcquireLeaseRequest\x1a\x1d.weir.v1.AcquireLeaseResponse\x12\x45\n\nRenewLease\x12\x1a.weir.v1.RenewLeaseRequest\x1a\x1b.weir.v1.RenewLeaseResponse\x12K\n\x0cReleaseLease\x12\x1c.weir.v1.ReleaseLeaseRequest\x1a\x1d.weir.v1.ReleaseLeaseResponse\x12\x42\n\tDropLease\x12\x19.weir.v1.DropLeaseRequest\x1a\x1a.weir.v1.DropLeaseResponse\x12\x45\n\nListLeases\x12\x1a.weir.v1.ListLeasesRequest\x1a\x1b.weir.v1.ListLeasesResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -43,26 +43,28 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LEASEDBUCKET']._serialized_end=622
   _globals['_NOTLEASED']._serialized_start=625
   _globals['_NOTLEASED']._serialized_end=762
-  _globals['_ACQUIRELEASEREQUEST']._serialized_start=765
-  _globals['_ACQUIRELEASEREQUEST']._serialized_end=933
-  _globals['_ACQUIRELEASERESPONSE']._serialized_start=935
-  _globals['_ACQUIRELEASERESPONSE']._serialized_end=1032
-  _globals['_RENEWLEASEREQUEST']._serialized_start=1034
-  _globals['_RENEWLEASEREQUEST']._serialized_end=1106
-  _globals['_RENEWLEASERESPONSE']._serialized_start=1108
-  _globals['_RENEWLEASERESPONSE']._serialized_end=1163
-  _globals['_RELEASELEASEREQUEST']._serialized_start=1165
-  _globals['_RELEASELEASEREQUEST']._serialized_end=1263
-  _globals['_RELEASELEASERESPONSE']._serialized_start=1265
-  _globals['_RELEASELEASERESPONSE']._serialized_end=1340
-  _globals['_DROPLEASEREQUEST']._serialized_start=1342
-  _globals['_DROPLEASEREQUEST']._serialized_end=1397
-  _globals['_DROPLEASERESPONSE']._serialized_start=1399
-  _globals['_DROPLEASERESPONSE']._serialized_end=1453
-  _globals['_LISTLEASESREQUEST']._serialized_start=1455
-  _globals['_LISTLEASESREQUEST']._serialized_end=1489
-  _globals['_LISTLEASESRESPONSE']._serialized_start=1491
-  _globals['_LISTLEASESRESPONSE']._serialized_end=1577
-  _globals['_LEASES']._serialized_start=1580
-  _globals['_LEASES']._serialized_end=1952
+  _globals['_HALFAPPLIED']._serialized_start=764
+  _globals['_HALFAPPLIED']._serialized_end=857
+  _globals['_ACQUIRELEASEREQUEST']._serialized_start=860
+  _globals['_ACQUIRELEASEREQUEST']._serialized_end=1028
+  _globals['_ACQUIRELEASERESPONSE']._serialized_start=1031
+  _globals['_ACQUIRELEASERESPONSE']._serialized_end=1172
+  _globals['_RENEWLEASEREQUEST']._serialized_start=1174
+  _globals['_RENEWLEASEREQUEST']._serialized_end=1246
+  _globals['_RENEWLEASERESPONSE']._serialized_start=1248
+  _globals['_RENEWLEASERESPONSE']._serialized_end=1303
+  _globals['_RELEASELEASEREQUEST']._serialized_start=1305
+  _globals['_RELEASELEASEREQUEST']._serialized_end=1403
+  _globals['_RELEASELEASERESPONSE']._serialized_start=1405
+  _globals['_RELEASELEASERESPONSE']._serialized_end=1480
+  _globals['_DROPLEASEREQUEST']._serialized_start=1482
+  _globals['_DROPLEASEREQUEST']._serialized_end=1537
+  _globals['_DROPLEASERESPONSE']._serialized_start=1539
+  _globals['_DROPLEASERESPONSE']._serialized_end=1593
+  _globals['_LISTLEASESREQUEST']._serialized_start=1595
+  _globals['_LISTLEASESREQUEST']._serialized_end=1629
+  _globals['_LISTLEASESRESPONSE']._serialized_start=1631
+  _globals['_LISTLEASESRESPONSE']._serialized_end=1717
+  _globals['_LEASES']._serialized_start=1720
+  _globals['_LEASES']._serialized_end=2092
 # @@protoc_insertion_point(module_scope)

@@ -83,6 +83,20 @@ class NotLeased(_message.Message):
     oldest_offset: int
     def __init__(self, table: _Optional[str] = ..., bucket: _Optional[int] = ..., reason: _Optional[str] = ..., message: _Optional[str] = ..., oldest_offset: _Optional[int] = ...) -> None: ...
 
+class HalfApplied(_message.Message):
+    __slots__ = ("table", "name", "version", "applied", "missing")
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    APPLIED_FIELD_NUMBER: _ClassVar[int]
+    MISSING_FIELD_NUMBER: _ClassVar[int]
+    table: str
+    name: str
+    version: int
+    applied: _containers.RepeatedScalarFieldContainer[int]
+    missing: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, table: _Optional[str] = ..., name: _Optional[str] = ..., version: _Optional[int] = ..., applied: _Optional[_Iterable[int]] = ..., missing: _Optional[_Iterable[int]] = ...) -> None: ...
+
 class AcquireLeaseRequest(_message.Message):
     __slots__ = ("lease_id", "ttl_ms", "targets", "partial", "if_absent", "id_age_ms")
     LEASE_ID_FIELD_NUMBER: _ClassVar[int]
@@ -100,12 +114,14 @@ class AcquireLeaseRequest(_message.Message):
     def __init__(self, lease_id: _Optional[str] = ..., ttl_ms: _Optional[int] = ..., targets: _Optional[_Iterable[_Union[LeaseTarget, _Mapping]]] = ..., partial: _Optional[bool] = ..., if_absent: _Optional[bool] = ..., id_age_ms: _Optional[int] = ...) -> None: ...
 
 class AcquireLeaseResponse(_message.Message):
-    __slots__ = ("lease", "not_leased")
+    __slots__ = ("lease", "not_leased", "half_applied")
     LEASE_FIELD_NUMBER: _ClassVar[int]
     NOT_LEASED_FIELD_NUMBER: _ClassVar[int]
+    HALF_APPLIED_FIELD_NUMBER: _ClassVar[int]
     lease: LeaseInfo
     not_leased: _containers.RepeatedCompositeFieldContainer[NotLeased]
-    def __init__(self, lease: _Optional[_Union[LeaseInfo, _Mapping]] = ..., not_leased: _Optional[_Iterable[_Union[NotLeased, _Mapping]]] = ...) -> None: ...
+    half_applied: _containers.RepeatedCompositeFieldContainer[HalfApplied]
+    def __init__(self, lease: _Optional[_Union[LeaseInfo, _Mapping]] = ..., not_leased: _Optional[_Iterable[_Union[NotLeased, _Mapping]]] = ..., half_applied: _Optional[_Iterable[_Union[HalfApplied, _Mapping]]] = ...) -> None: ...
 
 class RenewLeaseRequest(_message.Message):
     __slots__ = ("lease_id", "ttl_ms", "principal")

@@ -22,7 +22,7 @@ from scanner.errors import (
 )
 from scanner.server.config import ScannerConfig
 from scanner.server.retention.lease_registry import LEASES_DOCUMENT, LeaseRegistry
-from scanner.server.retention.lease_targets import Choice, HeldState, RefusedTarget
+from scanner.server.retention.lease_targets import Choice, FoundStates, HeldState
 from scanner.storage.memory.store import MemoryStore
 from scanner.storage.rocksdb.store import RocksStore
 from tests.support.maintenance import WALL_S, churn, lease_of, open_maintenance, target
@@ -396,10 +396,10 @@ async def test_a_lease_outlives_a_log_that_it_does_not_keep(
         else:
             hold_all = leases._finder.hold_all
 
-            async def hold_and_end(*arguments: Any) -> tuple[list[HeldState], list[RefusedTarget]]:
-                held, missing = await hold_all(*arguments)
-                assert held[0].pin.end(slow)
-                return held, missing
+            async def hold_and_end(*arguments: Any) -> FoundStates:
+                found = await hold_all(*arguments)
+                assert found.held[0].pin.end(slow)
+                return found
 
             monkeypatch.setattr(leases._finder, "hold_all", hold_and_end)
             _, (refused,) = await kept.acquire("report", target(Choice.OFFSET, 0, number=5))

@@ -155,7 +155,7 @@ async def test_what_retention_took_is_told_with_the_oldest_offset() -> None:
             with pytest.raises((scanner.OffsetOutOfRange, scanner.SnapshotLost)) as caught:
                 await anna.acquire_lease(target)
             assert caught.value.oldest_offset == oldest
-            _, (missing,) = await anna.leases.acquire("part", [target], None, partial=True)
+            _, (missing,), _ = await anna.leases.acquire("part", [target], None, partial=True)
             assert missing.error.oldest_offset == oldest
 
 
