@@ -316,7 +316,8 @@ class Lease:
                 f"lease {self.id!r} ended before its acquisition was answered; acquire it again"
             )
         self.info, self.half_applied = info, half_applied
-        self._renewed_at = asked_at
+        # The block may have renewed it meanwhile: the answer can take long.
+        self._renewed_at = max(self._renewed_at, asked_at)
         given_up, self._given_up = self._given_up, False
         if not given_up and not {(each.table, each.bucket) for each in before} <= {
             (each.table, each.bucket) for each in info.buckets

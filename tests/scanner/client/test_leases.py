@@ -343,6 +343,26 @@ async def test_buckets_are_added_moved_and_released(autojump_clock: trio.testing
             await lease.acquire("more")
 
 
+async def test_a_block_goes_on_behind_an_acquisition_that_took_long(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Longer than the lease lives: it was renewed meanwhile."""
+    acquire = Leases.acquire
+
+    async def slowly(*arguments: Any, **options: Any) -> object:
+        with trio.move_on_after(100):
+            await trio.sleep_forever()
+        return await acquire(*arguments, **options)
+
+    async with open_virtual_items(50, config=CONFIG) as items:
+        async with await items.client.acquire_lease("items") as lease:
+            monkeypatch.setattr(Leases, "acquire", slowly)
+            await lease.acquire("items")
+            with trio.move_on_after(1000):
+                await trio.sleep_forever()
+            assert [each.lease_id for each in await items.client.list_leases()] == [lease.id]
+
+
 async def test_what_was_given_up_is_not_lost(autojump_clock: trio.testing.MockClock) -> None:
     """A block whose lease its own code has released or dropped goes on, and can acquire again."""
     async with open_virtual_items(50, config=CONFIG) as items:
