@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 WHOLE_SERVER: Final = ""
 _PREFIX: Final = "/grpc.health.v1.Health/"
+_REQUEST_BYTES_MAX: Final = 4096
+"""A request names a service, a file or a symbol. A call holds it as long as it runs, and a watch is for everybody."""
 _Status = pb.HealthCheckResponse.ServingStatus
 _Request = TypeVar("_Request", bound=Message)
 
@@ -127,8 +129,12 @@ def parse(kind: type[_Request], octets: Any) -> _Request:
     """Read a request of a generic service.
 
     Raises:
-        CallFailed: INVALID_ARGUMENT, as for every request that is not a message of its type (docs/errors.md).
+        CallFailed: INVALID_ARGUMENT, as for every request that is not a message of its type (docs/errors.md), or is too
+            long.
     """
+    if len(octets) > _REQUEST_BYTES_MAX:
+        message = f"a request of {len(octets)} octets is too large; {_REQUEST_BYTES_MAX} are allowed"
+        raise CallFailed(StatusCode.INVALID_ARGUMENT, message)
     try:
         return kind.FromString(bytes(octets))
     except DecodeError as error:

@@ -14,6 +14,7 @@ from transport.reflection import FileIndex
 
 Response = pb.HealthCheckResponse
 CHECK, WATCH = "/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"
+REFLECT = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
 
 
 async def check(client: Client, service: str = "") -> int:
@@ -90,6 +91,24 @@ async def test_request_that_is_no_message(path: str) -> None:
                 with pytest.raises(CallFailed) as caught:
                     await stream.receive()
             assert caught.value.status is status
+
+
+@pytest.mark.parametrize("path", [CHECK, WATCH, REFLECT])
+async def test_request_that_is_too_long(path: str) -> None:
+    """A watch is for everybody and holds its request: one of megabytes is refused, and the longest name is not."""
+    handlers = transport.Health([]).handlers()
+    handlers |= transport.reflection_handlers(handlers, [])
+    for name, refused in (("n" * 4_000, False), ("n" * 4_096, True)):
+        # Both requests have a text as their first field.
+        request = pb.HealthCheckRequest(service=name).SerializeToString()
+        async with memory_pair(handlers) as (client, *_), client.open_stream(path) as stream:
+            await stream.send(request)
+            try:
+                await stream.receive()
+                status = None
+            except CallFailed as failure:
+                status = failure.status
+            assert (status is StatusCode.INVALID_ARGUMENT) == refused
 
 
 def file(name: str, *imports: str, package: str = "p") -> descriptor_pb2.FileDescriptorProto:
