@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_.:-]{1,100}")
 _INSTANCE_BYTES: Final = 16
+_JOIN_BYTES_MAX: Final = 4096
+"""A join takes some hundred octets, and is kept as long as its member is there."""
 _GRACE: Final = 0.1
 """Of the session's time, once more, for what has come but was not looked at: this process was busy, or stopped."""
 _TOLD_S_MAX: Final = 4_000_000
@@ -179,7 +181,9 @@ class GroupService:
 
     async def _receive_join(self, stream: ServerStream) -> pb.Join:
         message = await stream.receive()
-        request = pb.JoinRequest() if message is None else self._parse(message)
+        request = pb.JoinRequest()
+        if message is not None:
+            request = parse_request(pb.JoinRequest, message, _JOIN_BYTES_MAX)
         if not request.HasField("join"):
             raise ArgumentInvalid("the first message of a membership is its join")
         join = request.join

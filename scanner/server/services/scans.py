@@ -16,7 +16,7 @@ from scanner.server.scan.push import PushLimits, PushScan
 from scanner.server.scan.resumes import offset_to_resume, require_history
 from scanner.server.scan.scan_log import recorded
 from scanner.server.scan.tokens import MODEL_PUSH
-from scanner.wire.queries import parse_request
+from scanner.wire.queries import parse_request, require_few_fields
 from transport import StallReason
 
 if TYPE_CHECKING:
@@ -198,6 +198,8 @@ class ScanService:
         message = await stream.receive()
         if message is None:
             raise ArgumentInvalid("the stream ended before its scan was opened")
+        # The scan keeps what is parsed, and each of these would take forty times its octets of it.
+        require_few_fields(message)
         request = parse_request(pb.ScanRequest, message, self._config.unary_request_bytes_max)
         kind = request.WhichOneof("request")
         if kind != "open":

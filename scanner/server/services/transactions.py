@@ -21,7 +21,7 @@ from scanner.server.tables.writes import WriteCall, mutations_bytes
 from scanner.server.transactions.names import VersionKey
 from scanner.server.transactions.stages import Attempt
 from scanner.storage.transactions import SESSION_BYTES, mutation_frames
-from scanner.wire.queries import meant_table_id, parse_request
+from scanner.wire.queries import meant_table_id, parse_request, require_few_fields
 from transport import StallReason
 
 if TYPE_CHECKING:
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_.:-]{1,100}")
 _NUMBER_END: Final = 2**63
+_OPENING_BYTES_MAX: Final = 4096
+"""An opening takes some hundred octets, is read before its rights are, and is kept until the stage ends."""
 _OPERATIONS: Final[Mapping[int, int]] = {
     pb.StageRows.OPERATION_UPSERT: tables_pb2.WriteRequest.OPERATION_UPSERT,
     pb.StageRows.OPERATION_DELETE: tables_pb2.WriteRequest.OPERATION_DELETE,
@@ -72,7 +74,7 @@ class TransactionService:
             ScannerError: Nothing was kept.
             TransportError: The stream or the connection is gone; nothing was kept, unless it was complete.
         """
-        opening = _parsed(await stream.receive(), "open").open
+        opening = _parsed(await stream.receive(), "open", bytes_max=_OPENING_BYTES_MAX).open
         key = _version_of(opening.version)
         authorize(stream, Right.WRITE, key.table)
         if len(opening.session) != SESSION_BYTES:
@@ -225,10 +227,11 @@ class TransactionService:
         return sum(map(len, routed.values()))
 
 
-def _parsed(message: Buffer | None, *expected: str) -> pb.StageRequest:
+def _parsed(message: Buffer | None, *expected: str, bytes_max: int | None = None) -> pb.StageRequest:
     if message is None:
         raise ArgumentInvalid("a stage ended before its finish; nothing was kept")
-    request = parse_request(pb.StageRequest, message)
+    require_few_fields(message, inside=pb.StageRequest.ROWS_FIELD_NUMBER)
+    request = parse_request(pb.StageRequest, message, bytes_max)
     if request.WhichOneof("request") not in expected:
         raise ArgumentInvalid(
             f"a stage is open, rows, finish, in this order; {request.WhichOneof('request')} came too early or too late"

@@ -22,7 +22,7 @@ from scanner.proto.weir.v1 import tables_pb2 as pb
 from scanner.storage.interface import Mutations
 from scanner.storage.writers import SEQUENCE_MAX, WRITER_ID_BYTES, RequestNumber
 from scanner.wire.batches import require_text
-from scanner.wire.queries import meant_table_id, parse_request
+from scanner.wire.queries import meant_table_id, parse_request, require_few_fields
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -81,8 +81,9 @@ class WriteCall:
         """Read a request from the peer.
 
         Raises:
-            ArgumentInvalid: The bytes are not that message, or its number is none.
+            ArgumentInvalid: The bytes are not that message, or too many fields, or its number is none.
         """
+        require_few_fields(message)
         request = parse_request(pb.WriteRequest, message)
         return cls(
             request.table,

@@ -10,8 +10,8 @@ import trio
 
 import transport
 from scanner.errors import ArgumentInvalid, StoreLocked
+from scanner.proto.weir.v1 import groups_pb2, tables_pb2, transactions_pb2
 from scanner.proto.weir.v1 import scanner_pb2 as pb
-from scanner.proto.weir.v1 import tables_pb2
 from scanner.server.config import ScannerConfig
 from scanner.server.server import open_server
 from scanner.server.services.point_reads import GET_TOO_LARGE
@@ -19,6 +19,7 @@ from scanner.storage.memory.store import MemoryStore
 from scanner.storage.rocksdb.store import RocksStore
 from scanner.wire import methods
 from scanner.wire.tables import description_to_proto
+from tests.support.groups import join_request, refusal
 from tests.support.scans import (
     SESSION,
     SMALL,
@@ -78,20 +79,36 @@ async def test_requests_of_calls_that_take_one_are_short() -> None:
             refused = await failure(functools.partial(client.call, service, bytes(201)))
             assert isinstance(refused, ArgumentInvalid)
             assert "a request of 201 octets is too large; 200 are allowed" in refused.message
-        for service in (
-            methods.SCAN,
-            methods.SCAN_SESSION,
-            methods.SCAN_PAGE,
-            methods.FETCH_LOG,
-            methods.JOIN,
-        ):
+        for service in (methods.SCAN, methods.SCAN_SESSION, methods.SCAN_PAGE, methods.FETCH_LOG):
             async with client.open_stream(service) as stream:
                 await stream.send(bytes(201))
                 refused = await failure(stream.receive)
             assert "a request of 201 octets is too large; 200 are allowed" in refused.message
+        refused = await refusal(client, join_request("one", table=table.name), bytes(201))
+        assert "a request of 201 octets is too large; 200 are allowed" in refused.message
         refused = await failure(functools.partial(client.call, methods.GET, bytes(201)))
         assert "a request of 201 octets is too large; 200 are allowed; ask for fewer keys" in refused.message
         assert GET_TOO_LARGE in refused.metadata  # At which clients ask in parts.
+
+
+async def test_long_requests_without_lists_have_few_fields() -> None:
+    """What is read before its rights are, or kept as long as the call runs, takes no gigabyte and no seconds."""
+    opening = transactions_pb2.StageRequest(open=transactions_pb2.StageOpen(session=bytes(4_100)))
+    join = groups_pb2.JoinRequest(join=groups_pb2.Join(instance=bytes(4_100)))
+    requests = {
+        methods.WRITE: [b"\x78\x01" * 10_000],
+        methods.SCAN: [b"\x0a\x00\x12\x00" * 5_000],
+        methods.STAGE: [b"\x0a\x00\x12\x00" * 5_000, opening.SerializeToString()],
+        methods.JOIN: [join.SerializeToString()],
+    }
+    async with serving(MemoryStore()) as (_, client):
+        for service, messages in requests.items():
+            for message in messages:
+                async with client.open_stream(service) as stream:
+                    await stream.send(message)
+                    refused = await failure(stream.receive)
+                assert isinstance(refused, ArgumentInvalid)
+                assert ("more than 64 fields" if len(message) == 20_000 else "too large") in refused.message
 
 
 async def test_a_name_that_no_machine_has_is_refused() -> None:

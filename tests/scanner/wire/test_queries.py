@@ -10,7 +10,8 @@ import pytest
 
 from scanner.errors import ArgumentInvalid
 from scanner.proto.weir.v1 import scanner_pb2 as pb
-from scanner.wire.queries import query_from_proto
+from scanner.proto.weir.v1 import tables_pb2, transactions_pb2
+from scanner.wire.queries import query_from_proto, require_few_fields
 
 NAMES = 1000
 LEAF = pb.Predicate(column="a", operator=pb.Predicate.OPERATOR_IS_NULL)
@@ -74,3 +75,52 @@ def test_predicates_and_literals_of_all_levels_count(
     assert query_from_proto(message, predicates_max=4, literals_max=2).predicates
     with pytest.raises(ArgumentInvalid, match=f"the filter has {told}"):
         query_from_proto(message, predicates_max=predicates_max, literals_max=literals_max)
+
+
+LONG = 20_000
+ROWS = transactions_pb2.StageRequest.ROWS_FIELD_NUMBER
+EMPTY_ROWS = bytes([ROWS << 3 | 2, 0])
+
+
+def inside_rows(octets: bytes) -> bytes:
+    """A message of one field, which is not in order if that is to be so long."""
+    assert 2**14 <= len(octets) < 2**21
+    size = bytes([len(octets) & 0x7F | 0x80, len(octets) >> 7 & 0x7F | 0x80, len(octets) >> 14])
+    return EMPTY_ROWS[:1] + size + octets
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        EMPTY_ROWS * LONG,
+        bytes([9 << 3, 1]) * LONG,  # numbers
+        bytes([9 << 3 | 1, *bytes(8)]) * LONG,
+        bytes([9 << 3 | 5, *bytes(4)]) * LONG,
+        bytes([9 << 3 | 3, 9 << 3 | 4]) * LONG,  # groups
+        inside_rows(bytes([9 << 3, 1]) * LONG),
+        inside_rows(bytes([9 << 3, 1]) * 10_000 + b"\x0a") + EMPTY_ROWS * 64,  # One that ends in a field.
+    ],
+)
+def test_a_long_request_of_many_fields_is_refused(message: bytes) -> None:
+    """Before it is parsed, of whichever kinds they are."""
+    with pytest.raises(ArgumentInvalid, match=rf"a request of {len(message)} octets has more than 64 fields"):
+        require_few_fields(message, inside=ROWS)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        tables_pb2.WriteRequest(
+            table="t", arrow_stream=bytes(LONG), writer_id=bytes(16), sequence=2**63
+        ).SerializeToString(),
+        transactions_pb2.StageRequest(
+            rows=transactions_pb2.StageRows(arrow_stream=EMPTY_ROWS * LONG)
+        ).SerializeToString(),
+        EMPTY_ROWS * 100,  # It is short.
+        bytes([9 << 3 | 2, 0xFF, 0xFF, 0x7F, *bytes(LONG)]),  # It ends in the middle of a field,
+        bytes([9 << 3, *[0x80] * LONG]),  # or of a number.
+    ],
+)
+def test_what_is_not_of_many_fields_is_left_to_the_parser(message: bytes) -> None:
+    """What is long may be rows, and what is no message has an error of its own."""
+    require_few_fields(bytearray(message), inside=ROWS)
