@@ -248,7 +248,7 @@ def _conform(
     _require_columns(batch.schema, schema)
     try:
         batch.validate(full=True)
-    except pa.ArrowInvalid as error:
+    except pa.ArrowException as error:
         raise _describe_invalid(batch, error) from error
     if bytes_max is not None:
         require_size(_decoded_bytes(batch, schema), bytes_max)
@@ -264,12 +264,12 @@ def _conform(
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _describe_invalid(batch: pa.RecordBatch, error: pa.ArrowInvalid) -> SchemaMismatch:
+def _describe_invalid(batch: pa.RecordBatch, error: pa.ArrowException) -> SchemaMismatch:
     """The error of rows that are not valid; Arrow's own tells a column by its place in the message alone."""
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         try:
             column.validate(full=True)
-        except pa.ArrowInvalid as of_column:
+        except pa.ArrowException as of_column:  # of a view, an index error
             return SchemaMismatch(f"column {name!r} is not valid Arrow data: {of_column}")
     return SchemaMismatch(f"the batch is not valid Arrow data: {error}")
 

@@ -186,6 +186,15 @@ def test_buffers_of_a_hostile_peer_are_checked() -> None:
         table().conform(batch)
 
 
+def test_a_view_of_octets_that_are_not_there_is_refused_by_its_column() -> None:
+    """Arrow has another error for these, which would be one of the server's."""
+    view = pa.py_buffer(struct.pack("<i4sii", 20, b"long", 0, 0))
+    forged = pa.Array.from_buffers(pa.string_view(), 1, [None, view])
+    batch = pa.RecordBatch.from_arrays([pa.array([1]), forged, pa.array([1.0])], names=["a", "b", "c"])
+    with pytest.raises(SchemaMismatch, match="column 'b' is not valid Arrow data: View at slot 0"):
+        table().conform(batch)
+
+
 def test_text_that_is_not_utf8_is_refused_by_its_column() -> None:
     """What Spark's `cast(value AS STRING)` makes of any bytes; Arrow calls the column by its place."""
     text = pa.Array.from_buffers(pa.string(), 1, pa.array([b"\xff"]).buffers())
