@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from scanner.cli.app import CommandUnreadable, example, is_terminal, takes_colour
 from scanner.cli.escapes import escaped
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from scanner.server.inspection import OnProgress
 
 _COLOURS: Final = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.NOTE: "blue"}
+_UPDATE_S: Final = 0.1
+_SPEED_OVER_S: Final = 100.0
 
 
 @click.command(
@@ -87,17 +89,30 @@ def _progress() -> Iterator[tuple[Progress, OnProgress]]:
     layout = (
         TextColumn("{task.description}"),
         BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("buckets, {task.fields[records]} rows and changes of this one"),
+        TaskProgressColumn(),
+        TextColumn("{task.fields[records]} rows and changes"),
+        TimeRemainingColumn(),
     )
     console = Console(stderr=True)
-    with Progress(*layout, console=console, transient=True, disable=not is_terminal()) as bar:
+    with Progress(
+        *layout,
+        console=console,
+        transient=True,
+        disable=not is_terminal(),
+        speed_estimate_period=_SPEED_OVER_S,
+    ) as bar:
         task = bar.add_task("looking", total=None, records=0, visible=False)
+        shown = 0.0
 
-        def on_progress(what: str, number: int, total: int, records: int) -> None:
-            bar.update(
-                task, description=what, completed=number - 1, total=total, records=records, visible=True
-            )
+        def on_progress(what: str, octets: int, total: int, records: int) -> None:
+            nonlocal shown
+            now = bar.get_time()
+            # It takes the speed from a thousand updates.
+            if now - shown >= _UPDATE_S:
+                shown = now
+                bar.update(
+                    task, description=what, completed=octets, total=total, records=records, visible=True
+                )
 
         yield bar, on_progress
 

@@ -27,6 +27,7 @@ from scanner.storage.rocksdb.catalog import (
     load_catalog,
     load_table_entry,
 )
+from scanner.storage.rocksdb.checkpoints import checkpoint_name, list_checkpoints
 from scanner.storage.rocksdb.config import StorageConfig
 from scanner.storage.rocksdb.data_directory import (
     CHECKPOINTS_NAME,
@@ -76,7 +77,8 @@ _OURS: Final = frozenset(
 )
 
 OnProgress = Callable[[str, int, int, int], None]
-"""Called with what is inspected, its number among how many buckets, and the rows and changes read so far."""
+"""Called with what is inspected, how many octets of all databases' files are behind it, of how many, and the rows and
+changes that were read of it."""
 
 
 def _silent(*_: object) -> None:
@@ -101,6 +103,10 @@ class Inspection:
         self._on_progress = on_progress
         self._keys_max = keys_max
         self._buckets: dict[tuple[int, int], InspectedBucket] = {}
+        self._places: dict[Path, tuple[int, int]] = {}
+        """Of each database, the octets of those that are inspected before, and its own."""
+        self._octets = 0
+        """Of all of them."""
         self.counts = Counts()
         """Of what was looked at so far."""
 
@@ -126,9 +132,9 @@ class Inspection:
             yield from self._strays(catalog, present)
             yield from self._access()
             yield from self._resources(catalog)
-            total = sum(entry.description.buckets for entry in catalog.tables.values())
+            self._measure(catalog)
             for name in sorted(catalog.tables):
-                yield from self._table(catalog.tables[name], total)
+                yield from self._table(catalog.tables[name])
             yield from self._leases(catalog)
 
     def _name(self, path: Path) -> str:
@@ -265,7 +271,26 @@ class Inspection:
                 advice="make room: drop checkpoints and leases that are not needed, or shorten --log-retention",
             )
 
-    def _table(self, entry: TableEntry, total: int) -> Iterator[Finding]:
+    def _measure(self, catalog: CatalogFile) -> None:
+        """Find out how much there is to read, and in which order."""
+        for _, entry in sorted(catalog.tables.items()):
+            for index in range(entry.description.buckets):
+                name = bucket_name(index)
+                checkpoints = checkpoints_directory(self._path, entry.table_id) / name
+                for directory in (
+                    place_of(self._path, entry.table_id) / name,
+                    *(checkpoints / checkpoint_name(each) for each in list_checkpoints(checkpoints)),
+                ):
+                    with disk_errors(directory):
+                        octets = sum(path.lstat().st_size for path in entries_of(directory))
+                    self._places[directory] = self._octets, octets
+                    self._octets += octets
+
+    def _on_read(self, directory: Path, share: float, records: int) -> None:
+        before, octets = self._places[directory]
+        self._on_progress(self._name(directory), before + int(share * octets), self._octets, records)
+
+    def _table(self, entry: TableEntry) -> Iterator[Finding]:
         self.counts.tables += 1
         directory = place_of(self._path, entry.table_id)
         name = entry.description.name
@@ -280,7 +305,7 @@ class Inspection:
         checkpoints = checkpoints_directory(self._path, entry.table_id)
         for index in range(entry.description.buckets):
             bucket = directory / bucket_name(index)
-            reader = Reader(entry, self._progress_of(self._name(bucket), total))
+            reader = Reader(entry, self._on_read)
             inspection = BucketInspection(
                 reader,
                 index,
@@ -303,16 +328,6 @@ class Inspection:
                 if each.name not in known:
                     problem = f"table {name!r} has nothing of this name; it is left as it is"
                     yield Finding(Severity.NOTE, self._name(each), problem)
-
-    def _progress_of(self, what: str, total: int) -> Callable[[int], None]:
-        number, records = self.counts.buckets + 1, 0
-
-        def on_records(count: int) -> None:
-            nonlocal records
-            records += count
-            self._on_progress(what, number, total, records)
-
-        return on_records
 
     def _leases(self, catalog: CatalogFile) -> Iterator[Finding]:
         try:

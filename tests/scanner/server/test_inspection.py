@@ -82,6 +82,44 @@ def test_a_whole_directory_has_no_findings_and_is_not_changed(data: Path, keys_m
     assert (counts.rows, counts.changes) == (80 + 80, 220 + 222)
 
 
+def progress_of(data: Path, keys_max: int = 1000) -> list[tuple[str, int, int, int]]:
+    """What an inspection tells of its progress."""
+    told: list[tuple[str, int, int, int]] = []
+    inspection = Inspection(
+        data, now_ms=NOW_MS, on_progress=lambda *progress: told.append(progress), keys_max=keys_max
+    )
+    list(inspection.findings())
+    return told
+
+
+def records_of(told: list[tuple[str, int, int, int]]) -> dict[str, int]:
+    """Rows and changes that were read of each database in all."""
+    return {what[:18]: records for what, _, _, records in told}
+
+
+def test_everything_is_read_once_unless_it_disagrees(data: Path) -> None:
+    """Each row and change of a database; those of a bucket again where keys are looked at octet by octet."""
+    assert records_of(progress_of(data)) == {"tables/000000/0000": 80 + 222, "checkpoints/000000": 80 + 220}
+    change_row(data)
+    assert records_of(progress_of(data))["tables/000000/0000"] == 2 * (80 + 222)
+
+
+def test_progress_is_of_the_octets_of_all_databases(data: Path) -> None:
+    """It grows up to all of them, also where a bucket is read in parts."""
+    databases = [data / "tables" / "000000" / "0000", *data.glob("checkpoints/000000/0000/*")]
+    octets = [sum(file.stat().st_size for file in each.iterdir()) for each in databases]
+    told = progress_of(data)
+    assert [(done, total) for _, done, total, _ in told] == sorted(
+        (done, total) for _, done, total, _ in told
+    )
+    assert {total for _, _, total, _ in told} == {sum(octets)}
+    done = {what[:18]: done for what, done, _, _ in told}
+    assert done == {"tables/000000/0000": octets[0], "checkpoints/000000": sum(octets)}
+    in_parts = [done for what, done, _, _ in progress_of(data, keys_max=5) if what.startswith("tables")]
+    assert len(in_parts) > 4
+    assert in_parts[-1] == octets[0]
+
+
 def test_a_truncated_log_is_compared_as_far_as_it_reaches(tmp_path: Path) -> None:
     """After retention the log no longer explains all rows, and that is no finding."""
     with RocksStore.open(tmp_path) as store:
