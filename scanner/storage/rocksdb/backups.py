@@ -459,8 +459,7 @@ class BackupWriter:
         )
         with disk_errors(self._directory):
             sync_directory(self._directory / TABLES_NAME)
-            content = json.dumps(asdict(backup), indent=1).encode() + b"\n"
-            write_sealed(self._directory / MANIFEST_NAME, content)
+            write_sealed(self._directory / MANIFEST_NAME, _content_of(backup))
             self._directory.rename(self._destination / self._id)
             sync_directory(self._destination)
         return backup
@@ -468,6 +467,14 @@ class BackupWriter:
     def discard(self) -> None:
         """Remove what was made, unless it is a backup already. What the disk refuses the next backup removes."""
         shutil.rmtree(self._directory, ignore_errors=True)
+
+
+def _content_of(backup: Backup) -> bytes:
+    content = asdict(backup)
+    for table in content["tables"]:
+        if not table["half_applied"]:
+            del table["half_applied"]  # An older weir reads no field that it does not know.
+    return json.dumps(content, indent=1).encode() + b"\n"
 
 
 def _new_id(now_us: int, taken: set[str]) -> str:
