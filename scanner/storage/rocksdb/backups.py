@@ -403,27 +403,32 @@ class BackupWriter:
             names = sorted(each.name for each in source.iterdir() if each.name != SETTINGS_NAME)
         files = tuple(self._take(source / name, target / name) for name in names)
         sync_directory(target)
-        original = self._contents(source, reader, index, checkpoint)
-        bucket = BackedUpBucket(
+        _verify_files(target, files)
+        contents = self._contents(source, target, reader, index, checkpoint)
+        return BackedUpBucket(
             index=index,
             log_offset=checkpoint.log_offset,
             timestamp_us=checkpoint.timestamp_us,
             history=checkpoint.history.hex(),
-            rows=original.rows,
-            digest=original.digest,
+            rows=contents.rows,
+            digest=contents.digest,
             files=files,
         )
-        _verify_bucket(target, reader, bucket, self._resources)
-        return bucket
 
-    def _contents(self, directory: Path, reader: Reader, index: int, checkpoint: Checkpoint) -> Contents:
-        with open_untouched(directory, self._resources) as database:
-            require_itself(database, checkpoint)
-            contents = read_contents(database, reader, index)
+    def _contents(
+        self, source: Path, target: Path, reader: Reader, index: int, checkpoint: Checkpoint
+    ) -> Contents:
+        """Read a copy, which has the files of its source: what is wrong with it is wrong with that."""
+        try:
+            with open_untouched(target, self._resources) as database:
+                require_itself(database, checkpoint)
+                contents = read_contents(database, reader, index)
             if contents.problems:
                 raise DataCorrupted(
-                    f"{directory}: {contents.problems[0]}; it is not backed up: stop the server, and see weir doctor"
+                    f"{target}: {contents.problems[0]}; it is not backed up: stop the server, and see weir doctor"
                 )
+        except DataCorrupted as error:
+            raise DataCorrupted(error.message.replace(str(target), str(source))) from error
         return contents
 
     def _take(self, source: Path, target: Path) -> BackedUpFile:
@@ -670,12 +675,7 @@ def _verify_bucket(
     directory: Path, reader: Reader, bucket: BackedUpBucket, resources: RocksResources
 ) -> None:
     """See that a copy of a bucket is what was backed up: each file as it is on the disk, then rows and changelog."""
-    with disk_errors(directory):
-        for file in bucket.files:
-            if not _is_intact(directory / file.name, file.sha256, file.size):
-                raise DataCorrupted(
-                    f"{directory / file.name} is not what was written: the disk is not reliable"
-                )
+    _verify_files(directory, bucket.files)
     with open_untouched(directory, resources) as database:
         contents = read_contents(database, reader, bucket.index)
     log_offset = contents.log_range.end
@@ -688,6 +688,15 @@ def _verify_bucket(
         raise DataCorrupted(
             f"{directory} is not the bucket that was backed up: {problem}; use another backup"
         )
+
+
+def _verify_files(directory: Path, files: Sequence[BackedUpFile]) -> None:
+    with disk_errors(directory):
+        for file in files:
+            if not _is_intact(directory / file.name, file.sha256, file.size):
+                raise DataCorrupted(
+                    f"{directory / file.name} is not what was written: the disk is not reliable"
+                )
 
 
 def _is_intact(path: Path, sha256: str, size: int) -> bool:

@@ -8,7 +8,9 @@ import signal
 import subprocess
 import sys
 import textwrap
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -18,8 +20,12 @@ from scanner.storage.rocksdb.backups import Backup, begin_backup, list_backups, 
 from scanner.storage.rocksdb.catalog import load_catalog
 from scanner.storage.rocksdb.findings import Severity
 from scanner.storage.rocksdb.store import RocksStore
+from scanner.storage.rocksdb.untouched import open_untouched
 from tests.support.storage_damage import flip
 from tests.support.storage_tables import changes_of, contents, delete, one_bucket, put, puts
+
+if TYPE_CHECKING:
+    from scanner.storage.rocksdb.database import Database, RocksResources
 
 pytestmark = pytest.mark.rocks
 
@@ -167,9 +173,27 @@ def test_a_damaged_checkpoint_is_not_backed_up(data: Path, tmp_path: Path) -> No
     with RocksStore.open(data) as store:
         (checkpoint,) = store.checkpoints("items", 0)
         with begin_backup(data, tmp_path / "backups", NOW_US) as writer:
-            with pytest.raises(DataCorrupted, match="not backed up"):
+            with pytest.raises(DataCorrupted, match="not backed up") as raised:
                 writer.add_table(catalog.tables["items"], [checkpoint])
             assert writer.finish().tables == ()
+    # The copy has the same damage, and is gone.
+    assert str(data / "checkpoints") in raised.value.message
+    assert "backups" not in raised.value.message
+
+
+def test_rows_are_read_once(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of the copy: its files were compared with the checkpoint's before."""
+    read: list[Path] = []
+
+    def note(directory: Path, resources: RocksResources) -> AbstractContextManager[Database]:
+        read.append(directory)
+        return open_untouched(directory, resources)
+
+    monkeypatch.setattr("scanner.storage.rocksdb.backups.open_untouched", note)
+    with RocksStore.open(data) as store:
+        back_up(store, data, tmp_path / "backups")
+    (directory,) = read
+    assert directory == tmp_path / "backups" / f"{FIRST_ID}.unfinished" / "tables" / "000000" / "0000"
 
 
 def test_killed_in_the_middle(data: Path, tmp_path: Path) -> None:
