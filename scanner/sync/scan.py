@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from scanner.client.scan.folded import TableAt
+    from scanner.client.scan.resume_position import BucketPosition
     from scanner.client.scan.statistics import ScanStatistics
     from scanner.client.scan.table_scan import Batches as TrioBatches
     from scanner.client.table import Scan as TrioScan
@@ -186,6 +187,7 @@ class _Place(NamedTuple):
     positions: Mapping[int, int]
     snapshot_ends: Mapping[int, int]
     watermark: datetime.datetime | None
+    behind: Mapping[int, BucketPosition]
 
 
 class Batches(Iterator[pa.RecordBatch]):
@@ -200,7 +202,13 @@ class Batches(Iterator[pa.RecordBatch]):
         self._hand_over = HandOver(
             portal,
             batches,
-            lambda: _Place(batches.bucket, batches.positions, batches.snapshot_ends, batches.watermark()),
+            lambda: _Place(
+                batches.bucket,
+                batches.positions,
+                batches.snapshot_ends,
+                batches.watermark(),
+                batches.behind,
+            ),
         )
 
     @property
@@ -212,6 +220,10 @@ class Batches(Iterator[pa.RecordBatch]):
     def bucket(self) -> int | None:
         """The bucket that the newest batch is of; None: none has come."""
         return self._hand_over.place.bucket
+
+    def resume_position(self) -> str:
+        """Where the scan stands, for `Scan.resume_at`; see `scanner.Batches.resume_position`."""
+        return self._batches.position_text(self._hand_over.place.behind)
 
     @property
     def positions(self) -> dict[int, int]:

@@ -60,7 +60,7 @@ class HandOff:
         """Add a batch. After a failure, `end` or a close it is dropped."""
         if self._failure is not None or self._closed or self._cut_short:
             return
-        if self.first_put_at is None:
+        if self.first_put_at is None and delivery.size:
             self.first_put_at = trio.current_time()
         self._waiting.put(delivery)
         if not self._taking and not self.stalls.behind:

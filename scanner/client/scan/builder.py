@@ -25,7 +25,8 @@ from scanner.client.arguments import (
 from scanner.client.scan.credit import AUTO
 from scanner.client.scan.expressions import Condition, column_not_found, parse_where
 from scanner.client.scan.key_pruning import ranges_to_read
-from scanner.data.changes import CHANGE_COLUMN_NAMES, change_schema
+from scanner.client.scan.resume_position import read_position
+from scanner.data.changes import CHANGE_COLUMN_NAMES, CHANGE_COLUMNS, change_schema
 from scanner.data.filters import Filter
 from scanner.data.key_ranges import intersection
 from scanner.data.keys import KeyCodec, KeyRange, prefix_end
@@ -34,6 +35,7 @@ from scanner.errors import ArgumentInvalid, BucketNotFound
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from scanner.client.scan.resume_position import ResumePosition
     from scanner.data.filters import Predicate
     from scanner.data.table import TableDescription
 
@@ -158,6 +160,8 @@ class ScanPlan:
     """Names this reader within the group; empty: a name is made up."""
     auto_commit: bool = False
     """Store the positions of what was handed out by itself."""
+    resume_at: ResumePosition | None = None
+    """Hand out what is behind it; None: everything."""
     retries: int | None = None
     """Attempts at going on, in a row and without progress, that may fail; None: as the client was told."""
     resume_every_batches: int | None = None
@@ -171,9 +175,13 @@ class ScanPlan:
     @property
     def schema(self) -> pa.Schema:
         """The schema of the batches."""
+        columns = self.columns
+        if self.resume_at is not None and not columns:
+            columns = self.table.column_names[: self.resume_at.columns]
+            columns += tuple(each.name for each in CHANGE_COLUMNS if self.source.has_changes)
         if self.source.has_changes:
-            return change_schema(self.table, self.columns)
-        return self.table.project(self.columns or self.table.column_names)
+            return change_schema(self.table, columns)
+        return self.table.project(columns or self.table.column_names)
 
     @property
     def endless(self) -> bool:
@@ -550,6 +558,24 @@ class ScanBuilder:
         """
         offsets = _offsets(offset, self._plan.table.buckets, "as_of")
         return self._replace(as_of=offsets, histories=histories_by_bucket(histories))
+
+    def resume_at(self, position: str) -> Self:
+        """Hand out what another run of this scan has not: the rest, of the same state of each bucket (push or asof).
+
+        The scan is described as before, and rows, digest and limit go on. A bucket that had not begun there begins now.
+        How it travels may be another: credit, size and depth of pages, retries. A tail has `start_at` instead.
+
+        Args:
+            position: What `Batches.resume_position` gave, of this process or another, by the same principal.
+
+        Raises:
+            ArgumentInvalid: It is no text.
+            ResumeTokenInvalid: It is no position, was changed, or is of a newer version. Also raised when the scan is
+                run, if it is of another scan; SnapshotLost says then that the state is gone.
+        """
+        read = read_position(position)
+        table_id = read.table_id if self._plan.table_id is None else self._plan.table_id
+        return self._replace(resume_at=read, table_id=table_id)
 
     def with_retries(self, retries: int) -> Self:
         """Let a cut scan go on by itself, through up to so many failed attempts in a row; without this, the client's.

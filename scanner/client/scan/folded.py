@@ -61,6 +61,8 @@ def folded_scan(plan: ScanPlan, at: int | Mapping[int, int] | None) -> FoldedSca
         )
     if plan.row_limit is not None:
         raise ArgumentInvalid("to_table() needs every change; leave limit(...) away")
+    if plan.resume_at is not None:
+        raise ArgumentInvalid("to_table() needs every row; leave resume_at(...) away")
     own = CHANGE_COLUMN_NAMES.intersection(plan.columns)
     if own:
         raise ArgumentInvalid(f"the rows of a table have no {min(own)}; select columns of the table")

@@ -15,6 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from scanner.client.scan.columns import AskedColumns, as_asked
+from scanner.client.scan.resume_position import BucketPosition
 from scanner.client.scan.sequence import RowSequence, require_bucket, require_rows, require_schema
 from scanner.errors import DataCorrupted, ScanIncomplete
 from scanner.proto.weir.v1 import scanner_pb2 as pb
@@ -71,6 +72,34 @@ class PageReceiver:
         """Likewise."""
         self.ended = False
         """Whether the last page has come."""
+
+    def go_on_at(self, at: BucketPosition) -> None:
+        """Go on where another scan stood, before the first page is asked for."""
+        self._log_offset, self._history = at.log_offset, at.history
+        if not at.token:
+            self._request.as_of, self._request.as_of_history = at.log_offset, at.history
+            return
+        self._request.ClearField("as_of")
+        self._request.ClearField("as_of_history")
+        self._request.resume_token, self._sequence.rows = at.token, at.rows
+        self._begun = True
+        self._progress.resumes += 1
+
+    @property
+    def behind(self) -> BucketPosition | None:
+        """See `PageSource`: only `asof` goes on in the same state for as long as the changelog reaches back."""
+        if self._request.model != pb.PAGE_MODEL_ASOF or not self._begun:
+            return None
+        assert self._log_offset is not None  # A page has come.
+        return BucketPosition(
+            log_offset=self._log_offset,
+            history=self._history,
+            token=b"" if self.ended else self._request.resume_token,
+            rows=self._sequence.rows,
+            reason=self._progress.reason,
+            digest=self._progress.digest or 0,
+            stored_bytes=self._progress.stored_bytes or 0,
+        )
 
     @property
     def keeps(self) -> bool:

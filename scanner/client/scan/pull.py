@@ -23,16 +23,17 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
+import pyarrow as pa
 import trio
 
 from scanner.client.failures import translated
+from scanner.client.scan.sequence import no_rows
 from scanner.client.scan.turns import Delivery
 from scanner.errors import InternalError, ScannerError, TooManyScans
 from scanner.tasks import bare
 from transport import TransportError
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from google.protobuf.message import Message
     from typing_extensions import Buffer
 
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from scanner.client.retries import Attempts
     from scanner.client.scan.batch_queue import HandOff
     from scanner.client.scan.columns import AskedColumns
+    from scanner.client.scan.resume_position import BucketPosition
     from scanner.client.scan.statistics import BucketProgress
 
 OPEN_RETRY_DELAYS_S: Final = (0.1, 0.2, 0.4)
@@ -49,8 +51,13 @@ RELEASE_TIMEOUT_S: Final = 2.0
 TRAILERS_TIMEOUT_S: Final = 1.0
 """How long the end of a scan waits for the status of its first call; it decides nothing any more."""
 
+_NO_COLUMNS: Final = pa.schema([])
 Taken: TypeAlias = "tuple[pa.RecordBatch, int] | None"
 """A batch and the bytes of its message; None: a page without rows."""
+
+
+def _nothing() -> None:
+    pass
 
 
 class PageSource(Protocol):
@@ -62,6 +69,10 @@ class PageSource(Protocol):
     @property
     def keeps(self) -> bool:
         """Whether the first page makes the server keep something."""
+
+    @property
+    def behind(self) -> BucketPosition | None:
+        """Where the scan stands behind what was received last; None: the model has no positions."""
 
     @property
     def ended(self) -> bool:
@@ -195,9 +206,12 @@ class BucketFetcher:
             self._deliver(await self._until_taken(self._continue))
 
     def _deliver(self, taken: Taken) -> None:
+        bucket, behind = self._progress.bucket, self._source.behind
         if taken is not None:
             batch, size = taken
-            self._hand_off.put(Delivery(self._progress.bucket, batch, size, self._pages.add()))
+            self._hand_off.put(Delivery(bucket, batch, size, self._pages.add(), behind=behind))
+        elif behind is not None:
+            self._hand_off.put(Delivery(bucket, no_rows(_NO_COLUMNS), 0, _nothing, behind=behind))
 
     async def _until_taken(
         self, ask: Callable[[], Awaitable[Taken]], refusal_delays_s: Iterator[float] | None = None

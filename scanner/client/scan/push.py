@@ -209,6 +209,7 @@ class BucketReceiver:
                     taken.position,
                     taken.snapshot_end,
                     taken.commit_time_floor_us,
+                    taken.behind,
                     self._scan_open.group_epoch,
                 )
             )

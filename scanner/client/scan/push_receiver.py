@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from scanner.client.scan.columns import AskedColumns, as_asked
+from scanner.client.scan.resume_position import BucketPosition
 from scanner.client.scan.sequence import RowSequence, no_rows, require_bucket, require_rows, require_schema
 from scanner.data.changes import COMMIT_TIMESTAMP
 from scanner.errors import DataCorrupted, Draining, InternalError, ScanIncomplete, ScannerError
@@ -77,6 +78,8 @@ class Arrival:
     commit_time_floor_us: int | None = None
     """LOG and HYBRID: every change committed at this time or before it that passes has come with this or earlier, in
     microseconds since 1970 UTC. None: nothing new is known."""
+    behind: BucketPosition | None = None
+    """Where the scan stands behind this; None: source LOG."""
 
 
 class PushReceiver:
@@ -141,6 +144,14 @@ class PushReceiver:
     def resumable(self) -> bool:
         """Whether the scan can go on after what arrived; not so if the server makes no tokens."""
         return bool(self._token) or not self._sequence.rows
+
+    def go_on_at(self, at: BucketPosition) -> None:
+        """Go on where another scan stood, before the first stream begins."""
+        self._token, self._sequence.rows = at.token, at.rows
+        self._log_offset, self._history = at.log_offset, at.history
+        self._changes_end, self._behind_snapshot = at.changes_end, at.behind_snapshot
+        if at.commit_time_floor_us is not None:
+            self._commit_times.raise_floor(at.commit_time_floor_us)
 
     def begin_stream(self, scan_open: pb.ScanOpen) -> pb.ScanOpen:
         """Begin another stream, the first one included.
@@ -320,7 +331,7 @@ class PushReceiver:
         self._token = batch.resume_token
         if further:
             self._on_advance()
-        return Arrival(rows, size, position, None, floor_us)
+        return Arrival(rows, size, position, None, floor_us, self._behind())
 
     def _require_epoch(self, epoch: int) -> None:
         if epoch != self._group_epoch:
@@ -368,7 +379,25 @@ class PushReceiver:
     def _without_rows(
         self, position: int | None, snapshot_end: int | None = None, commit_time_floor_us: int | None = None
     ) -> Arrival:
-        return Arrival(no_rows(self._schema), 0, position, snapshot_end, commit_time_floor_us)
+        return Arrival(no_rows(self._schema), 0, position, snapshot_end, commit_time_floor_us, self._behind())
+
+    def _behind(self) -> BucketPosition | None:
+        """Where the scan stands now; None: a scan of the changes alone stands at a commit's end."""
+        if self._source == pb.SCAN_SOURCE_LOG:
+            return None
+        assert self._log_offset is not None  # It has started.
+        ended = self.state is ReceiverState.ENDED
+        return BucketPosition(
+            log_offset=self._log_offset,
+            history=self._history,
+            token=b"" if ended else self._token,
+            rows=self._sequence.rows,
+            changes_end=self._changes_end,
+            behind_snapshot=self._behind_snapshot,
+            reason=self._progress.reason,
+            digest=self._progress.digest or 0,
+            stored_bytes=self._progress.stored_bytes or 0,
+        )
 
     def _heartbeat(self, heartbeat: pb.Heartbeat) -> Arrival | None:
         if self.state is not ReceiverState.SCANNING:
@@ -382,8 +411,9 @@ class PushReceiver:
         waiting = heartbeat.state == pb.Heartbeat.STATE_WAITING_DATA
         if further or waiting or (heartbeat.state == pb.Heartbeat.STATE_WAITING_CREDIT and self.credit.spent):
             self._on_advance()
+        moves = further and self._source != pb.SCAN_SOURCE_LOG
         if not heartbeat.HasField("position") or not self._in_log:
-            return None
+            return self._without_rows(None) if moves else None
         self._require_epoch(heartbeat.group_epoch)
         self._require_all_came(heartbeat.position, heartbeat.rows)
         position: int | None = None
@@ -392,7 +422,7 @@ class PushReceiver:
         floor_us: int | None = None
         if heartbeat.HasField("commit_time_floor_us"):
             floor_us = self._commit_times.raise_floor(heartbeat.commit_time_floor_us)
-        if position is None and floor_us is None:
+        if position is None and floor_us is None and not moves:
             return None
         return self._without_rows(position, None, floor_us)
 
@@ -433,7 +463,7 @@ class PushReceiver:
         self.state = ReceiverState.ENDED
         if self._in_log and end.HasField("end_offset") and end.end_offset >= self._changes_end:
             return self._without_rows(end.end_offset)
-        return None
+        return None if self._source == pb.SCAN_SOURCE_LOG else self._without_rows(None)
 
     def _require_stop(self, end: pb.ScanEnd) -> None:
         """Check that a scan which came to its stop was to stop there, and that all changes before it came."""

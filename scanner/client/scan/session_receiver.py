@@ -62,6 +62,11 @@ class SessionReceiver:
         """Whether the last page has come."""
 
     @property
+    def behind(self) -> None:
+        """See `PageSource`: a session goes on in its own client alone."""
+        return None
+
+    @property
     def keeps(self) -> bool:
         """The first page makes the server keep a session."""
         return True

@@ -16,6 +16,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -40,6 +41,7 @@ from scanner.client.scan.page_receiver import PageReceiver
 from scanner.client.scan.pull import BucketFetcher, PageSource
 from scanner.client.scan.push import BucketReceiver
 from scanner.client.scan.push_receiver import PushReceiver
+from scanner.client.scan.resume_position import BucketPosition, position_of
 from scanner.client.scan.session_receiver import SessionReceiver
 from scanner.client.scan.statistics import BucketProgress, ScanStatistics
 from scanner.data.digest import combine_digests
@@ -52,7 +54,7 @@ from scanner.wire.queries import ScanQuery, query_to_proto
 from transport import StallTimes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from scanner.client.connection import Connection
     from scanner.client.retries import Attempts
@@ -89,24 +91,100 @@ class Batches:
             bucket: BucketProgress(bucket=bucket, key_range=key_range)
             for bucket, key_range in ranges_to_read(plan).items()
         }
-        # A tail does not end by itself, so none can wait for another one's end.
-        most = len(self._progress) if plan.source.has_changes else BUCKETS_IN_PARALLEL_MAX
-        self._parallel = min(len(self._progress), most)
-        self._credit = ScanCredit(plan.credit_bytes, self._parallel, growth)
-        self._hand_off = HandOff(producers=len(self._progress))
+        self._positions: dict[int, int] = {}
+        self._snapshot_ends: dict[int, int] = {}
+        self._commit_time_floors_us: dict[int, int] = {}
         self._rows_left = plan.row_limit
+        self._behind: dict[int, BucketPosition] = {}
+        """By bucket, where it stands behind what was handed out of it; those of which something was."""
+        if plan.resume_at is not None:
+            for bucket, position in plan.resume_at.buckets:
+                if bucket in self._progress:
+                    self._go_on(self._progress[bucket], position)
+        self._unread = [each for each in self._progress.values() if each.reason is None]
+        if plan.resume_at is not None and self._limit_reached:
+            self._unread = []
+        # A tail does not end by itself, so none can wait for another one's end.
+        most = len(self._unread) if plan.source.has_changes else BUCKETS_IN_PARALLEL_MAX
+        self._parallel = max(1, min(len(self._unread), most))
+        self._credit = ScanCredit(plan.credit_bytes, self._parallel, growth)
+        self._hand_off = HandOff(producers=len(self._unread))
         self._has_changes = plan.source.has_changes
         # `statistics` may be asked for by another thread, which has no trio.
         self._clock = trio.lowlevel.current_clock()
         self._started_at = self._clock.current_time()
         self._tasks = trio.CancelScope()
-        self._positions: dict[int, int] = {}
-        self._snapshot_ends: dict[int, int] = {}
-        self._commit_time_floors_us: dict[int, int] = {}
         self._gathered: dict[int, list[pa.RecordBatch]] = {}
         """By bucket, what has come of commits whose end has not (`with_whole_commits`)."""
         self.bucket: int | None = None
         """The bucket that the newest batch is of; None: none has come."""
+
+    def _go_on(self, progress: BucketProgress, position: BucketPosition) -> None:
+        """Take where another run of this scan left a bucket."""
+        bucket = progress.bucket
+        progress.log_offset, progress.history = position.log_offset, position.history
+        if position.reason is not None:
+            progress.reason = position.reason
+            progress.digest, progress.stored_bytes = position.digest, position.stored_bytes
+        if self._rows_left is not None:
+            self._rows_left = max(0, self._rows_left - position.rows)
+        if position.commit_end is not None:
+            self._positions[bucket] = position.commit_end
+        if position.behind_snapshot:
+            self._snapshot_ends[bucket] = position.log_offset
+        if position.commit_time_floor_us is not None:
+            self._commit_time_floors_us[bucket] = position.commit_time_floor_us
+        self._behind[bucket] = position
+
+    @property
+    def _limit_reached(self) -> bool:
+        # Each bucket is asked for the limit, so the others may have more to give. A single one ends by itself.
+        return self._rows_left == 0 and len(self._progress) > 1
+
+    def resume_position(self) -> str:
+        """Where the scan stands, for `Scan.resume_at`: behind the batch that was handed out last, of all buckets.
+
+        Before the first batch, between two of them, after an error, behind the end and when the block was left: the
+        rest is what has not been handed out. A scan that goes on there in another process needs the state to be
+        there still, so the changelog has to reach back to it, or a lease to keep it.
+
+        Returns:
+            Text, of a few hundred octets and a key for each bucket. To be kept together with what became of the rows.
+
+        Raises:
+            ArgumentInvalid: A tail (source LOG) has `positions`, and the scans of other modes than push and asof have
+                none.
+            SourceUnsupported: The server makes no resume tokens.
+        """
+        return self.position_text(self._behind)
+
+    @property
+    def behind(self) -> dict[int, BucketPosition]:
+        """By bucket, where it stands behind what was handed out of it; for `position_text`."""
+        return dict(self._behind)
+
+    def position_text(self, behind: Mapping[int, BucketPosition]) -> str:
+        """As `resume_position`, behind what another thread has handed out; any thread may ask."""
+        plan = self._plan
+        _check_resumable(plan, "resume_position()")
+        begun = {}
+        for progress in self._progress.values():
+            position = behind.get(progress.bucket)
+            # A checkpoint can be named by a token or a lease alone.
+            if (
+                position is None
+                and progress.log_offset is not None
+                and plan.source is not ScanSource.SNAPSHOT
+            ):
+                position = BucketPosition(log_offset=progress.log_offset, history=progress.history)
+            if position is None:
+                continue
+            if position.rows and position.reason is None and not position.token:
+                raise SourceUnsupported(
+                    f"{self._name(progress)}: the server makes no resume tokens, so the scan has no position"
+                )
+            begun[progress.bucket] = position
+        return position_of(plan, begun).text()
 
     @property
     def positions(self) -> dict[int, int]:
@@ -197,10 +275,23 @@ class Batches:
         # A batch that the limit cuts does not bring what its position stands behind.
         if self._has_changes and batch.num_rows == delivery.batch.num_rows:
             batch = self._note_changes(delivery)
+        # What is kept of a commit was not handed out.
+        if delivery.behind is not None and not self._gathered.get(delivery.bucket):
+            self._behind[delivery.bucket] = self._with_times(delivery.bucket, delivery.behind)
         if batch.num_rows:
             self.bucket = delivery.bucket
             self._progress[delivery.bucket].rows += batch.num_rows
         return batch
+
+    def _with_times(self, bucket: int, position: BucketPosition) -> BucketPosition:
+        """A position with what is known of the commits before it."""
+        if not self._has_changes:
+            return position
+        return replace(
+            position,
+            commit_end=self._positions.get(bucket),
+            commit_time_floor_us=self._commit_time_floors_us.get(bucket),
+        )
 
     def _gather(self, delivery: Delivery) -> pa.RecordBatch:
         """What a delivery makes whole: nothing, if it ends inside a commit."""
@@ -231,8 +322,7 @@ class Batches:
             return batch
         batch = batch.slice(0, min(self._rows_left, batch.num_rows))
         self._rows_left -= batch.num_rows
-        if self._rows_left == 0 and len(self._progress) > 1:
-            # Each bucket was asked for the limit, so the others have more to give. A single one ends by itself.
+        if batch.num_rows and self._limit_reached:
             self._tasks.cancel()
             self._hand_off.end()
         return batch
@@ -269,12 +359,12 @@ class Batches:
         slots = trio.Semaphore(self._parallel)
         attempts = connection.attempts(self._plan.retries)
         with self._tasks:
-            if len(self._progress) == 1:
-                (progress,) = self._progress.values()
+            if len(self._unread) == 1:
+                (progress,) = self._unread
                 await self._receive_bucket(connection, progress, slots, attempts)
                 return
             async with trio.open_nursery() as nursery:
-                for progress in self._progress.values():
+                for progress in self._unread:
                     await acquired(slots)
                     nursery.start_soon(self._receive_bucket, connection, progress, slots, attempts)
 
@@ -296,7 +386,7 @@ class Batches:
             self._tasks.cancel()
             return
         self._hand_off.finish()
-        if len(self._progress) > BUCKETS_IN_PARALLEL_MAX:
+        if len(self._unread) > BUCKETS_IN_PARALLEL_MAX:
             await self._hand_off.wait_consumed(progress.bucket)
             credit.close()
         slots.release()
@@ -349,10 +439,14 @@ class Batches:
         )
         if plan.source.has_changes:
             set_log_bounds(scan_open, plan, progress.bucket)
+        receiver = PushReceiver(what, plan.schema, credit, progress, attempts.progress, self._columns())
+        position = self._behind.get(progress.bucket)
+        if position is not None:
+            receiver.go_on_at(position)
         bucket = BucketReceiver(
             connection,
             scan_open,
-            PushReceiver(what, plan.schema, credit, progress, attempts.progress, self._columns()),
+            receiver,
             progress,
             self._hand_off,
             attempts,
@@ -381,15 +475,19 @@ class Batches:
             )
         model, as_of = _PAGE_MODELS[plan.mode], plan.as_of_bucket(progress.bucket)
         history = plan.histories.get(progress.bucket, b"")
-        return methods.SCAN_PAGE, PageReceiver(
+        receiver = PageReceiver(
             what, model, query, plan.page_bytes, plan.schema, progress, as_of, history, columns
         )
+        position = self._behind.get(progress.bucket)
+        if position is not None:
+            receiver.go_on_at(position)
+        return methods.SCAN_PAGE, receiver
 
     def _columns(self) -> AskedColumns:
         """What is asked of one bucket."""
-        progress = self._progress.values()
+        progress, resumed = self._progress.values(), self._plan.resume_at is not None
         return AskedColumns(
-            self._plan.schema.names, lambda: any(each.log_offset is not None for each in progress)
+            self._plan.schema.names, lambda: resumed or any(each.log_offset is not None for each in progress)
         )
 
     def _name(self, progress: BucketProgress) -> str:
@@ -469,6 +567,7 @@ async def open_scan(connection: Connection, plan: ScanPlan) -> AsyncIterator[Bat
 
     Raises:
         SourceUnsupported: The pull models have no source but LIVE_KV, and mode fetch none but LOG.
+        ResumeTokenInvalid: It is to go on at a position of another scan.
         ArgumentInvalid: `as_of` does not go with the mode or the source, or leaves out a bucket.
 
     Cancellation:
@@ -512,7 +611,11 @@ def check_changes(plan: ScanPlan) -> None:
 
     Raises:
         ArgumentInvalid: It does not.
+        ResumeTokenInvalid: The scan is another one than the one whose position it is to go on at.
     """
+    if plan.resume_at is not None:
+        _check_resumable(plan, "resume_at()")
+        plan.resume_at.require_of(plan)
     if plan.whole_commits:
         _check_whole_commits(plan)
     if plan.source is not ScanSource.LOG and plan.start_at != EARLIEST:
@@ -528,6 +631,17 @@ def check_changes(plan: ScanPlan) -> None:
     for bucket in plan.buckets:
         plan.log_start_of(bucket)
         plan.log_stop_of(bucket)
+
+
+def _check_resumable(plan: ScanPlan, call: str) -> None:
+    if plan.source is ScanSource.LOG:
+        raise ArgumentInvalid(
+            f"{call} is for scans that begin with a state; one of source LOG goes on with start_at(batches.positions)"
+        )
+    if plan.mode not in (ScanMode.PUSH, ScanMode.ASOF):
+        raise ArgumentInvalid(
+            f"{call} is for modes push and asof: mode {plan.mode.value} cannot go on in the same state elsewhere"
+        )
 
 
 def _check_whole_commits(plan: ScanPlan) -> None:

@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from scanner.client.scan.resume_position import BucketPosition
+
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
@@ -37,6 +39,8 @@ class Delivery:
     commit_time_floor_us: int | None = None
     """LOG and HYBRID: every change committed at this time or before it, in microseconds since 1970 UTC, has come with
     this delivery or earlier."""
+    behind: BucketPosition | None = None
+    """Where the scan of the bucket stands behind this delivery; None: it is not resumed by a position."""
     epoch: int = 0
     """Of the reader group's assignment that it is for; 0: it is for none."""
 

@@ -46,7 +46,9 @@ def test_whole_scan(receiver: PushReceiver, progress: BucketProgress) -> None:
     heartbeat = pb.ScanResponse(heartbeat=pb.Heartbeat(rows=2)).SerializeToString()
     assert receiver.receive(heartbeat) is None
     assert receiver.receive(rows(2, [3])) is not None
-    assert receiver.receive(end(3)) is None
+    last = receiver.receive(end(3))
+    assert last is not None
+    assert last.batch.num_rows == last.size == 0
     receiver.end_of_stream()
     assert (progress.log_offset, progress.reason, progress.digest) == (17, "EXHAUSTED", 99)
     assert receiver.credit.received == progress.bytes_received
