@@ -40,6 +40,8 @@ def tls(
 ) -> ssl.SSLContext:
     """Make the `ssl_context` of `connect`. The server's certificate and name are always verified.
 
+    It has what the files are now. For a client that follows them give `connect` a function that calls this.
+
     Args:
         ca: PEM file: the CAs whose servers are trusted. None: those that the system trusts.
         certificate: PEM file: the client's own certificate, for mutual TLS.
@@ -50,6 +52,7 @@ def tls(
 
     Example:
         >>> scanner.connect("weir.example.com:9123", ssl_context=scanner.tls("ca.pem"), token=token)
+        >>> scanner.connect("weir.example.com:9123", ssl_context=functools.partial(scanner.tls, "ca.pem"), token=token)
     """
     try:
         return client_tls(ca, certificate, key)

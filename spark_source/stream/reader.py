@@ -241,7 +241,7 @@ class _Planner:
         self._logs = TableLogs(table, fail_on_data_loss=self._options.fail_on_data_loss)
 
     def connect_again(self) -> None:
-        """Connect with the credentials that the files have now: a client goes on with those that it was made with."""
+        """Connect with the credentials that the files have now: they may have been in pieces when the client asked."""
         before = self._client
         self._connect()
         self._lease.go_on(self._client)
