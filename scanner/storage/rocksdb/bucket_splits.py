@@ -5,12 +5,16 @@ taken as the ranges need. What RocksDB has not flushed yet is in no file, and ca
 of all files, as rows do whose keys ascend, and altogether where it is more than what is in files. Every row that is
 walked counts, so the work is bounded by the number of files and of splits, and by what the write buffers hold.
 
+Files are compressed, and rows in memory are not. So rows that are walked beside files count as much as they would take
+there: else a range of them would get a fraction of the rows of another one.
+
 What a file has of rows that were replaced or deleted counts until a compaction takes it away.
 """
 
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, cast
@@ -37,6 +41,10 @@ _PIECES_MAX: Final = 16 * 1024
 _LISTINGS: Final = 3
 """Tries at reading files that compactions take away; with the last one, a file that is gone is one piece."""
 _UNFLUSHED_BYTES: Final = "rocksdb.cur-size-all-mem-tables"
+_FILE_PROPERTIES: Final = "rocksdb.aggregated-table-properties"
+_RAW_SIZE: Final = re.compile(r"raw (?:key|value) size=(\d+)")
+_RAW_KEY_EXTRA_BYTES: Final = 8
+"""Number and kind of an entry, behind its key."""
 _UNFLUSHED_ROWS: Final = ("rocksdb.num-entries-active-mem-table", "rocksdb.num-entries-imm-mem-tables")
 
 _logger = logging.getLogger(__name__)
@@ -87,7 +95,12 @@ def _split(
     if is_walked:
         files = []
     outside = _outside(files, key_range) if unflushed_rows else []
-    walked = [piece for each in outside for piece in _walk(database, reading, each)]
+    share = _stored_share(database, files)
+    walked = [
+        Piece(piece.end, round(piece.size_bytes * share))
+        for each in outside
+        for piece in _walk(database, reading, each)
+    ]
     spans = [span for file in files if (span := _span(file, key_range, index_of)) is not None]
     stored_bytes = sum(span.size_bytes for span in spans) + sum(piece.size_bytes for piece in walked)
     count = wish.count(stored_bytes)
@@ -102,6 +115,16 @@ def _unflushed(database: Database) -> tuple[int, int]:
     with rocksdb_errors(database.path):
         rows = sum(database.kv.property_int_value(name) or 0 for name in _UNFLUSHED_ROWS)
         return rows, (database.kv.property_int_value(_UNFLUSHED_BYTES) or 0) if rows else 0
+
+
+def _stored_share(database: Database, files: Sequence[SstFile]) -> float:
+    """What rows take in these files of their own length; 1 if they are not smaller there, or nothing is known."""
+    with rocksdb_errors(database.path):
+        properties = database.kv.property_value(_FILE_PROPERTIES) or ""
+    raw_bytes = sum(map(int, _RAW_SIZE.findall(properties)))
+    raw_bytes -= _RAW_KEY_EXTRA_BYTES * sum(file.entries for file in files)
+    stored_bytes = sum(file.size_bytes for file in files)
+    return stored_bytes / raw_bytes if 0 < stored_bytes < raw_bytes else 1.0
 
 
 def _outside(files: Sequence[SstFile], key_range: KeyRange) -> list[KeyRange]:
