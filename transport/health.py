@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 WHOLE_SERVER: Final = ""
 _PREFIX: Final = "/grpc.health.v1.Health/"
-_REQUEST_BYTES_MAX: Final = 4096
-"""A request names a service, a file or a symbol. A call holds it as long as it runs, and a watch is for everybody."""
+REQUEST_BYTES_MAX: Final = 4096
+"""Of a generic service: a request names a service, a file or a symbol. A watch is for everybody, and holds it."""
 _Status = pb.HealthCheckResponse.ServingStatus
 _Request = TypeVar("_Request", bound=Message)
 
@@ -44,11 +44,8 @@ class Health:
 
     def handlers(self) -> dict[str, Handler]:
         """The handler of every call, by path; to be served beside the others."""
-        return {
-            _PREFIX + "Check": unary(self._check),
-            _PREFIX + "List": unary(self._list),
-            _PREFIX + "Watch": self._watch,
-        }
+        handlers = {"Check": unary(self._check), "List": unary(self._list), "Watch": self._watch}
+        return {_PREFIX + name: of_short_requests(handler) for name, handler in handlers.items()}
 
     def set_serving(self, service: str, serving: bool) -> None:
         """Set whether a service takes calls, and notify watchers. Has no effect while the server drains.
@@ -125,16 +122,22 @@ async def check_health(client: Client, service: str = WHOLE_SERVER) -> bool:
     return status == pb.HealthCheckResponse.SERVING
 
 
+def of_short_requests(handler: Handler) -> Handler:
+    """A handler that takes no requests of more than `REQUEST_BYTES_MAX`."""
+
+    async def handle(stream: ServerStream) -> None:
+        stream.limit_messages(REQUEST_BYTES_MAX)
+        await handler(stream)
+
+    return handle
+
+
 def parse(kind: type[_Request], octets: Any) -> _Request:
     """Read a request of a generic service.
 
     Raises:
-        CallFailed: INVALID_ARGUMENT, as for every request that is not a message of its type (docs/errors.md), or is too
-            long.
+        CallFailed: INVALID_ARGUMENT, as for every request that is not a message of its type (docs/errors.md).
     """
-    if len(octets) > _REQUEST_BYTES_MAX:
-        message = f"a request of {len(octets)} octets is too large; {_REQUEST_BYTES_MAX} are allowed"
-        raise CallFailed(StatusCode.INVALID_ARGUMENT, message)
     try:
         return kind.FromString(bytes(octets))
     except DecodeError as error:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from google.protobuf import descriptor_pb2
 
 from transport.errors import StatusCode
-from transport.health import parse
+from transport.health import of_short_requests, parse
 from transport.proto.grpc.health.v1 import health_pb2
 from transport.proto.grpc.reflection.v1 import reflection_pb2 as pb
 from transport.proto.grpc.reflection.v1alpha import reflection_pb2 as pb_v1alpha
@@ -54,7 +54,7 @@ def reflection_handlers(paths: Iterable[str], files: Iterable[bytes]) -> dict[st
             request = parse(pb.ServerReflectionRequest, message)
             await stream.send(_answer(index, services, request, sent).SerializeToString())
 
-    return {f"/{service}/{_METHOD}": handle for service in _SERVICES}
+    return {f"/{service}/{_METHOD}": of_short_requests(handle) for service in _SERVICES}
 
 
 class FileIndex:

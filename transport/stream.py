@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import trio
 
 from transport.credit import SendCredit
-from transport.errors import CallFailed, ErrorCode, StatusCode
+from transport.errors import CallFailed, ErrorCode, MessageRefused, StatusCode
 from transport.protocol.stalls import StallAccount, StallReason, StallTimes
 from transport.protocol.state import StreamState
 from transport.protocol.stream import END, NOTHING, Buffer, StreamCore
@@ -404,6 +404,19 @@ class ServerStream(Stream):
     def metadata(self) -> Metadata:
         """The client's custom fields."""
         return self.head.metadata
+
+    def limit_messages(self, bytes_max: int) -> None:
+        """Take no longer messages on this call; others have `message_bytes_max`.
+
+        A handler that serves everybody begins with it: else strangers could have us hold what a connection may at most.
+
+        Raises:
+            CallFailed: RESOURCE_EXHAUSTED: One is longer that has come, or is coming.
+        """
+        try:
+            self._core.assembler.limit_untrusted(bytes_max)
+        except MessageRefused as error:
+            raise CallFailed(error.status, error.message) from error
 
     def handler_ended(self) -> None:
         """Release what only the handler needs: thousands of cut-off calls must not wait for the garbage collector."""

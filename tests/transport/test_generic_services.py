@@ -95,20 +95,27 @@ async def test_request_that_is_no_message(path: str) -> None:
 
 @pytest.mark.parametrize("path", [CHECK, WATCH, REFLECT])
 async def test_request_that_is_too_long(path: str) -> None:
-    """A watch is for everybody and holds its request: one of megabytes is refused, and the longest name is not."""
+    """Health is for everybody: nothing long is held for it, whether it comes with its call or later."""
     handlers = transport.Health([]).handlers()
     handlers |= transport.reflection_handlers(handlers, [])
-    for name, refused in (("n" * 4_000, False), ("n" * 4_096, True)):
-        # Both requests have a text as their first field.
-        request = pb.HealthCheckRequest(service=name).SerializeToString()
+
+    async def answer(message: bytes, waits: bool) -> StatusCode | None:
         async with memory_pair(handlers) as (client, *_), client.open_stream(path) as stream:
-            await stream.send(request)
+            if waits:
+                await trio.testing.wait_all_tasks_blocked()
+            await stream.send(message)
             try:
                 await stream.receive()
-                status = None
             except CallFailed as failure:
-                status = failure.status
-            assert (status is StatusCode.INVALID_ARGUMENT) == refused
+                return failure.status
+        return None
+
+    for waits in (False, True):
+        # Both kinds of requests have a text as their first field.
+        for size, expected in ((4_000, False), (4_096, True)):
+            message = pb.HealthCheckRequest(service="n" * size).SerializeToString()
+            refused = await answer(message, waits) is StatusCode.RESOURCE_EXHAUSTED
+            assert refused == expected
 
 
 def file(name: str, *imports: str, package: str = "p") -> descriptor_pb2.FileDescriptorProto:

@@ -88,6 +88,19 @@ class MessageAssembler:
         """What `memory` counts for the message that is not complete yet."""
         return len(self._target) + MESSAGE_OVERHEAD_BYTES if self._target is not None else 0
 
+    def limit_untrusted(self, message_bytes_max: int) -> None:
+        """Take no longer messages from now on.
+
+        Raises:
+            MessageRefused: One that waits to be consumed is longer, or the one that is coming.
+        """
+        self._message_bytes_max = message_bytes_max
+        longest = max(map(len, self.messages), default=0)
+        if self._target is not None:
+            longest = max(longest, self._size)
+        if longest > message_bytes_max:
+            self._refuse(0, longest)
+
     def filled_untrusted(self, size: int) -> None:
         """Count `size` octets that a socket has written into `target`.
 

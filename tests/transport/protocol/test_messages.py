@@ -106,3 +106,15 @@ def test_longest_message_is_taken() -> None:
     subject = assembler()
     subject.feed_untrusted(memoryview(wire.message(bytes(10_000))))
     assert len(subject.messages[0]) == 10_000
+
+
+@pytest.mark.parametrize("taken", [0, 5, 50, 705])
+def test_limit_that_comes_later(taken: int) -> None:
+    """A call's own limit holds for a message that is yet to come, for one on its way, and for one that waits."""
+    subject, octets = assembler(trusted=1_000), wire.message(bytes(700))
+    subject.feed_untrusted(memoryview(octets[:taken]))
+    subject.limit_untrusted(700)
+    with pytest.raises(MessageRefused, match="700 octets is over the limit of 699") as caught:
+        subject.limit_untrusted(699)
+        subject.feed_untrusted(memoryview(octets))
+    assert caught.value.status is StatusCode.RESOURCE_EXHAUSTED
