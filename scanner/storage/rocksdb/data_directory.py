@@ -148,8 +148,10 @@ def acquire_lock(path: Path) -> int:
         StoreLocked: A server has it open; the message names its process.
         StoreFailed: The disk refused.
     """
+    # What it holds is replaced: never that of another file, to which somebody has laid a link in a directory of his.
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     with disk_errors(path):
-        descriptor = os.open(path / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(path / LOCK_NAME, flags, 0o600)
     try:
         with disk_errors(path / LOCK_NAME):
             try:

@@ -194,6 +194,18 @@ def test_a_column_that_the_catalog_lost_comes_from_the_table(tmp_path: Path) -> 
             assert store.row_codec("one").schema_id == 1
 
 
+def test_a_lock_that_is_a_link_is_refused(tmp_path: Path) -> None:
+    """In a directory that another user has made, as in /tmp, it could lead to any file of ours."""
+    victim, path = tmp_path / "victim", tmp_path / "data"
+    victim.write_text("ours")
+    victim.chmod(0o644)
+    path.mkdir()
+    (path / "LOCK").symlink_to(victim)
+    with pytest.raises(StoreFailed, match=r"data/LOCK: .*symbolic link"):
+        RocksStore.open(path)
+    assert (victim.read_text(), victim.stat().st_mode & 0o777) == ("ours", 0o644)
+
+
 # --- formats ---
 
 
