@@ -41,12 +41,13 @@ from scanner.storage.rocksdb.data_directory import (
 if TYPE_CHECKING:
     from scanner import sync
     from scanner.storage.records import Checkpoint
-    from scanner.storage.rocksdb.backups import Backup, BackupWriter
+    from scanner.storage.rocksdb.backups import Backup, BackupFound, BackupWriter
     from scanner.storage.rocksdb.catalog import TableEntry
     from scanner.sync.leases import Lease
 
 _LEASE_S: Final = 600.0
 """Of a table that is copied; renewed meanwhile, and over by itself if this process is killed."""
+_COLUMNS: Final = ("backup", "begun", "tables", "rows", "size", "problem")
 
 
 @click.command(
@@ -212,24 +213,21 @@ def _list(destination: Path, as_json: bool) -> None:
             )
             click.echo(json.dumps(content))
         return
-    if not found:
+    rows = [_row_of(each) for each in found]
+    if not rows:
         note(f"no backups in {destination}")
         return
-    backups = [each.backup for each in found]
     print_table(
-        {
-            "backup": [each.directory.name for each in found],
-            "begun": ["" if each is None else utc_time(each.created_us / 1e6) for each in backups],
-            "tables": ["" if each is None else len(each.tables) for each in backups],
-            "rows": ["" if each is None else each.rows for each in backups],
-            "size": ["" if each is None else short_bytes(each.size_bytes) for each in backups],
-            "problem": [
-                each.problem or "; ".join([] if each.backup is None else each.backup.warnings)
-                for each in found
-            ],
-        },
-        hint="--json has them all",
+        dict(zip(_COLUMNS, map(list, zip(*rows, strict=True)), strict=True)), hint="--json has them all"
     )
+
+
+def _row_of(found: BackupFound) -> tuple[object, ...]:
+    backup, name = found.backup, found.directory.name
+    if backup is None:
+        return name, "", "", "", "", found.problem
+    begun, size = utc_time(backup.created_us / 1e6), short_bytes(backup.size_bytes)
+    return name, begun, len(backup.tables), backup.rows, size, "; ".join(backup.warnings)
 
 
 @click.command("restore", epilog=example("weir restore /mnt/backups/20261122T004447Z ./data"))

@@ -31,7 +31,7 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -195,8 +195,8 @@ class BackupFound:
     """Why."""
 
 
-def list_backups(destination: Path) -> list[BackupFound]:
-    """The backups in a directory, oldest first.
+def list_backups(destination: Path) -> Iterator[BackupFound]:
+    """The backups in a directory, oldest first. Each is read when it is asked for: all of them together may be large.
 
     Raises:
         ArgumentInvalid: It is no directory of backups.
@@ -206,14 +206,20 @@ def list_backups(destination: Path) -> list[BackupFound]:
     destination = Path(destination).absolute()
     if read_sealed(destination / MARKER_NAME) is None:
         raise ArgumentInvalid(f"{destination} is no directory of backups of weir")
-    found = []
-    for directory in entries_of(destination):
-        if _ID.fullmatch(directory.name) and directory.is_dir():
-            try:
-                found.append(BackupFound(directory, load_manifest(directory)))
-            except ScannerError as error:
-                found.append(BackupFound(directory, None, error.message))
-    return sorted(found, key=lambda each: _order_of(each.directory.name))
+    return map(_found, _directories_in(destination))
+
+
+def _directories_in(destination: Path) -> list[Path]:
+    """Those of backups, oldest first."""
+    directories = [each for each in entries_of(destination) if _ID.fullmatch(each.name) and each.is_dir()]
+    return sorted(directories, key=lambda each: _order_of(each.name))
+
+
+def _found(directory: Path) -> BackupFound:
+    try:
+        return BackupFound(directory, load_manifest(directory))
+    except ScannerError as error:
+        return BackupFound(directory, None, error.message)
 
 
 def _order_of(backup_id: str) -> tuple[str, int]:
@@ -337,12 +343,8 @@ class BackupWriter:
         self._tables: list[BackedUpTable] = []
         self.copied_bytes = 0
         """Octets that no earlier backup had."""
-        found = list_backups(destination)
-        for each in found:
-            if each.backup is None:
-                _logger.warning("backup %s is left as it is: %s", each.directory.name, each.problem)
-        self._earlier = _paths_of(found)
-        self._id = _new_id(now_us, {each.directory.name for each in found})
+        self._earlier = _paths_of(list_backups(destination))
+        self._id = _new_id(now_us, {each.name for each in _directories_in(destination)})
         self._directory = destination / f"{self._id}{_UNFINISHED}"
         make_directories(self._directory / TABLES_NAME, destination)
 
@@ -490,11 +492,14 @@ def _new_id(now_us: int, taken: set[str]) -> str:
     return backup_id
 
 
-def _paths_of(found: Sequence[BackupFound]) -> dict[tuple[str, int], Path]:
+def _paths_of(found: Iterable[BackupFound]) -> dict[tuple[str, int], Path]:
     """Where the files of backups are, by SHA-256 and size; of those in several the newest one's."""
     paths = {}
     for each in found:
-        for table in each.backup.tables if each.backup is not None else ():
+        if each.backup is None:
+            _logger.warning("backup %s is left as it is: %s", each.directory.name, each.problem)
+            continue
+        for table in each.backup.tables:
             for bucket in table.buckets:
                 directory = (
                     each.directory / TABLES_NAME / table_name(table.table_id) / bucket_name(bucket.index)

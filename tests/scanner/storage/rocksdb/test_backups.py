@@ -127,6 +127,19 @@ def test_only_what_is_new_is_copied(data: Path, tmp_path: Path) -> None:
     assert restore(destination / second.backup_id, tmp_path / "restored").rows == 901
 
 
+def test_manifests_are_read_one_at_a_time(data: Path, tmp_path: Path) -> None:
+    """Hundreds of backups of thousands of files would not fit into memory together."""
+    destination = tmp_path / "backups"
+    with RocksStore.open(data) as store:
+        for _ in range(2):
+            back_up(store, data, destination)
+    found = list_backups(destination)
+    assert next(found).backup is not None
+    (destination / f"{FIRST_ID}-1" / "manifest.json").unlink()
+    assert next(found).backup is None
+    assert next(found, None) is None
+
+
 def test_each_flipped_bit_is_found(data: Path, tmp_path: Path) -> None:
     """Damage to any file of a backup refuses its restore, typed, and leaves nothing behind."""
     with RocksStore.open(data) as store:
