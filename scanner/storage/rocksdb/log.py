@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rocksdict import ReadOptions
 
@@ -76,14 +76,12 @@ class LogFile(NamedTuple):
 
 
 class KeySpan(NamedTuple):
-    """Chunks by ordinal, and keys between which they are."""
+    """Chunks by ordinal, and a key from which on they are."""
 
     start: int
     end: int
     start_key: bytes
-    """Inclusive."""
-    end_key: bytes
-    """Exclusive."""
+    """None of them has a smaller key; some before them may have a larger one."""
 
 
 def load_log_range(database: Database) -> LogRange:
@@ -327,11 +325,7 @@ def _require_dense(database: Database, log_range: LogRange) -> None:
     """Refuse a log with holes: the rows of the missing changes would be missing too."""
     missing = 0
     for span in unproven_spans(_counted(database, _files_of(database)), log_range):
-        options = ReadOptions()
-        options.set_iterate_upper_bound(span.end_key)
-        with rocksdb_errors(database.path):
-            keys: Iterator[object] = database.log.keys(from_key=span.start_key, read_opt=options)
-            missing += span.end - span.start - sum(1 for _ in keys)
+        missing += span.end - span.start - _count_chunks(database, span)
     if missing:
         raise DataCorrupted(
             f"{database.path}: {missing} of the {log_range.end_ordinal - log_range.start_ordinal} pieces of the log are"
@@ -339,14 +333,32 @@ def _require_dense(database: Database, log_range: LogRange) -> None:
         )
 
 
+def _count_chunks(database: Database, span: KeySpan) -> int:
+    """How many chunks of a span there are."""
+    count = 0
+    with rocksdb_errors(database.path):
+        keys: Iterator[Any] = database.log.keys(from_key=span.start_key)
+        try:
+            for key in keys:
+                ordinal = ordinal_of_key(key)
+                if ordinal >= span.end:
+                    break
+                count += ordinal >= span.start
+        finally:
+            del keys  # As in `read_chunks`.
+    return count
+
+
 def unproven_spans(files: list[LogFile], log_range: LogRange) -> list[KeySpan]:
     """The chunks of the log that no dense file vouches for, or that a file with deletions may hide.
+
+    The keys of files with deletions say nothing of where chunks are: after a share of a transaction was undone, its
+    ordinals went to chunks that can have other offsets. Those of dense files that nothing hides are keys of chunks.
 
     Returns:
         Disjoint spans, ascending.
     """
-    # Sweep over where files begin and end: how many dense ones, and how many others, cover each stretch. Each edge has
-    # a key that no chunk with a smaller ordinal reaches, and every other one does.
+    # Sweep over where files begin and end: how many dense ones, and how many others, cover each stretch.
     edges = sorted(
         edge
         for file in files
@@ -357,17 +369,26 @@ def unproven_spans(files: list[LogFile], log_range: LogRange) -> list[KeySpan]:
     )
     unproven: list[KeySpan] = []
     dense = hiding = 0
-    at, at_key = log_range.start_ordinal, log_key(log_range.start)
-    last = (log_range.end_ordinal, log_key(log_range.end), 0, 0)
-    for ordinal, key, dense_change, hiding_change in (*edges, last):
-        until, until_key = (ordinal, key) if ordinal < last[0] else last[:2]
+    at, proven = log_range.start_ordinal, False  # Whether the stretch that ends there is proven.
+    known_key = start_key = log_key(
+        log_range.start
+    )  # No chunk from `at` on has a smaller key than the first one.
+    started = at  # Where the dense file begins of which `start_key` is.
+    for ordinal, key, dense_change, hiding_change in (*edges, (log_range.end_ordinal, b"", 0, 0)):
+        until = min(ordinal, log_range.end_ordinal)
         if until > at:
-            if not dense or hiding:
-                if unproven and unproven[-1].end == at:
-                    unproven[-1] = unproven[-1]._replace(end=until, end_key=until_key)
-                else:
-                    unproven.append(KeySpan(at, until, at_key, until_key))
-            at, at_key = until, until_key
+            proven = dense > 0 and not hiding
+            if proven:
+                known_key = max(known_key, start_key) if started == at else known_key
+            elif unproven and unproven[-1].end == at:
+                unproven[-1] = unproven[-1]._replace(end=until)
+            else:
+                unproven.append(KeySpan(at, until, known_key))
+            at = until
+        if dense_change > 0:
+            started, start_key = ordinal, key
+        elif dense_change < 0 and proven:
+            known_key = max(known_key, key)
         dense += dense_change
         hiding += hiding_change
     return unproven

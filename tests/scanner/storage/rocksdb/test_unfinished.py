@@ -79,6 +79,23 @@ def test_cut_off_after_every_batch(tmp_path: Path) -> None:
             assert contents(store.bucket("it", 0)) == expected
 
 
+def test_what_is_written_in_its_place_is_not_taken_for_a_hole(tmp_path: Path) -> None:
+    """Smaller pieces than those that were undone: their ordinals are the same, and their offsets are not."""
+    _filled(tmp_path / "data")
+    (tmp_path / "images").mkdir()
+    _apply_cut(tmp_path / "data", tmp_path / "images")
+    image, expected = tmp_path / "images" / str(len(PARTS) - 1), dict(BEFORE)
+    for number in range(0, 16, 8):
+        with RocksStore.open(image, SMALL) as store:
+            bucket = store.bucket("it", 0)
+            assert contents(bucket) == expected
+            for each in range(number, number + 8):
+                bucket.commit([[put(each, "new")]])
+                expected[each] = "new"
+    with RocksStore.open(image, SMALL) as store:
+        assert contents(store.bucket("it", 0)) == expected
+
+
 class _Cut(Exception):
     """Stands for a crash."""
 
