@@ -96,9 +96,9 @@ def _plans_of_buckets(scan: Scan, planned: PlannedStates) -> Iterator[ScanPlan]:
 
 
 def _parts(options: SourceOptions, plan: ScanPlan, table: Table) -> list[ScanPlan]:
-    """The scans of the ranges of one bucket, in key order; one, if it is not cut."""
+    """The scans of the ranges of one bucket, in key order; one, if it is not cut, and then the server is not asked."""
     assert plan.bucket is not None
-    if options.splits is None and options.split_bytes is None:
+    if options.splits in (None, 1) and options.split_bytes is None:
         return [plan]
     ranges = table.split(
         plan.bucket, splits=options.splits, target_bytes=options.split_bytes, within=plan.key_range

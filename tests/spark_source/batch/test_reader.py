@@ -288,15 +288,17 @@ def test_table_that_was_created_anew(
         next(iter(reader.read(partition)))
 
 
+@pytest.mark.parametrize("cut", [{}, {"splits": "1"}], ids=str)
 def test_a_task_asks_for_its_rows_alone(
-    server: RunningServer, table: str, monkeypatch: pytest.MonkeyPatch
+    server: RunningServer, table: str, monkeypatch: pytest.MonkeyPatch, cut: dict[str, str]
 ) -> None:
     """A task describes no table: the open of its scan checks that it is the planned one. A planning connects once.
 
-    It asks for the lease of another planning of its load first, and makes one if there is none.
+    It asks for the lease of another planning of its load first, and makes one if there is none. Where to cut a bucket
+    that is not cut is not asked.
     """
     asked = counted_calls(monkeypatch)
-    reader = open_reader(server, table)
+    reader = open_reader(server, table, **cut)
     asked.clear()
     partition, other = reader.partitions()
     assert asked == {"DescribeTable": 1, "RenewLease": 1, "AcquireLease": 1}
