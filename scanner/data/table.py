@@ -299,7 +299,9 @@ def _require_columns(given: pa.Schema, schema: pa.Schema) -> None:
             message += "; the index of a data frame is a column, too: reset_index(drop=True) leaves it out"
         raise SchemaMismatch(message)
     for name in wanted:
-        require_castable(given.field(name).type, schema.field(name))
+        kind, field = given.field(name).type, schema.field(name)
+        if kind != field.type:  # Its own is of a kind.
+            require_castable(kind, field)
 
 
 def no_table(name: str, tables: Iterable[str]) -> TableNotFound:

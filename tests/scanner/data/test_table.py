@@ -131,6 +131,19 @@ def test_conform_orders_and_casts() -> None:
     assert conformed.to_pylist() == [{"a": 1, "b": "x", "c": 1.5}, {"a": 2, "b": "y", "c": None}]
 
 
+def test_columns_of_the_types_of_the_table_are_not_asked_for_their_kind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """That takes a third of the time in which a row is checked, and each write is checked at both ends."""
+    asked: list[object] = []
+    monkeypatch.setattr("scanner.data.table.require_castable", lambda given, field: asked.append(given))
+    row = {"a": pa.array([1], table().schema.field("a").type), "b": ["x"], "c": [1.5]}
+    table().conform(pa.record_batch(row))
+    assert asked == []
+    table().conform(pa.record_batch({**row, "a": pa.array([1], pa.uint8())}))
+    assert asked == [pa.uint8()]
+
+
 @pytest.mark.parametrize(
     ("columns", "error", "message"),
     [
