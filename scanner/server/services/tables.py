@@ -8,6 +8,7 @@ the first request that fails are not sent.
 from __future__ import annotations
 
 import functools
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
@@ -88,6 +89,18 @@ class _Submitted:
 
 
 _Answer: TypeAlias = _Submitted | Exception
+
+
+def _free_rows(error: Exception) -> None:
+    """Free what the functions that an error went through had in hand: the rows of a request, decompressed.
+
+    They are not counted any more, and the error lives until its turn to be answered, and longer: raised by a function
+    that has it in hand, it keeps itself until the garbage is collected.
+    """
+    each: BaseException | None = error
+    while each is not None:
+        traceback.clear_frames(each.__traceback__)
+        each = each.__context__
 
 
 class TablesService:
@@ -265,6 +278,8 @@ class TablesService:
                 answer = await self._accept_one(stream)
                 if answer is None:
                     return
+                if isinstance(answer, Exception):
+                    _free_rows(answer)
                 await answers.send(answer)
                 if isinstance(answer, Exception):
                     return

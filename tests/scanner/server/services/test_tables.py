@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import gc
 import itertools
 from collections.abc import Iterable
 from pathlib import Path
@@ -418,6 +420,31 @@ async def test_a_bad_write_is_refused_after_the_good_ones_before_it(
     assert says in error.message
     assert len(responses) == 2
     assert rows.column("id").to_pylist() == [10, 11]
+
+
+@pytest.mark.parametrize("columns", [["id", "name", "price"], ["id", "name", "colour"]])
+async def test_the_rows_of_a_refused_write_are_freed_at_once(
+    columns: list[str],
+) -> None:
+    """Not when the garbage is collected: a few kilobytes become a hundred megabytes, and the next write has its own."""
+    rows = pa.record_batch([pa.array([1]), pa.array(["\0" * 2**25]), pa.array([1.5])], names=columns)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+        writer.write_batch(rows)
+    request = tables_pb2.WriteRequest(
+        table="items",
+        operation=tables_pb2.WriteRequest.OPERATION_UPSERT,
+        arrow_stream=sink.getvalue().to_pybytes(),
+    ).SerializeToString()
+    del rows, sink, writer
+    async with serving(filled_store(0), ScannerConfig(row_bytes_max=2**24)) as (_, client):
+        gc.disable()
+        try:
+            before = pa.total_allocated_bytes()
+            await failure(functools.partial(write, client, request))
+            assert pa.total_allocated_bytes() - before < 2**20
+        finally:
+            gc.enable()
 
 
 async def cut_write(client: transport.Client, whole: int) -> tuple[int, str]:
