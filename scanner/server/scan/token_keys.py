@@ -6,8 +6,8 @@ data to the next server of the directory.
 Invariants:
 
 1. Tokens are made with the current key: the newest. Tokens of every key in the set are accepted.
-2. A key that a rotation replaces stays accepted until it expires, as that rotation says; then it goes, and its tokens
-   with it. A server that runs looks at that when it starts.
+2. A key that a rotation replaces stays accepted until it expires, as that rotation says. Then its tokens are refused,
+   also by a server that runs; the key goes at the next start or rotation.
 3. A key id is never given twice.
 
 This module knows no tokens, and of storage only that it keeps documents.
