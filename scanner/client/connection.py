@@ -187,8 +187,8 @@ class Connection:
 
         Raises:
             ServerUnavailable: Nobody answers, or not as a weir server should; or the block was left because the server
-                does not know its token, and there is a newer one, which the next block has.
-            Unauthenticated: The server does not accept the client's certificate.
+                does not know its token, and there is a newer one, which the next block has. Or TLS failed.
+            Unauthenticated: The server does not accept the client's certificate, and has never answered.
             ArgumentInvalid: The server speaks TLS, and no TLS was asked for; or `LINKS_MAX` connections have all the
                 lasting calls that it allows.
             trio.ClosedResourceError: The block of `open_connection` was left.

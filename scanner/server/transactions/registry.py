@@ -489,7 +489,7 @@ class Transactions:
         there = "none of this name is known" if newest is None else f"the newest that is known is {newest}"
         raise VersionGap(
             f"{key} is to follow version {previous}, and {there}; nothing was published: publish first what is missing,"
-            " or say of no version that it is the one before",
+            " or this version without naming the one before",
             metadata={} if newest is None else {"decided_version": str(newest)},
         )
 
