@@ -48,6 +48,9 @@ _OPEN_TO_ALL: Final = ("/grpc.health.v1.Health/",)
 _LOOK_INTERVAL_S: Final = 1.0
 """How often the credentials file is looked at while no call comes that would."""
 
+_NAME_CHARACTERS_MAX: Final = 1000
+"""More than the name of a table has."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -94,10 +97,14 @@ def authorize(stream: ServerStream, right: Right, table: str | None = None, *, l
             calls that only send. Others ask again for each message.
 
     Raises:
+        ArgumentInvalid: No table can have that name, long as it is.
         PermissionDenied: Its principal may not do that.
         Unauthenticated: The caller was not authenticated.
     """
     caller = _caller(stream)
+    if table is not None and len(table) > _NAME_CHARACTERS_MAX:
+        # Every error names the table: of a name of 60 MB that would take half a gigabyte and most of a second.
+        raise ArgumentInvalid(f"no table has a name of {len(table)} characters")
     caller.access.refresh()
     caller.check(right, table)
     if lasting:

@@ -228,3 +228,12 @@ def refusals(table: str) -> Iterable[str]:
     """All that a refusal may say behind its principal: what was asked for, and nothing of what there is."""
     rights = ("read", "write", "see", "create, change or drop")
     return {*(f"{right} table {table!r}" for right in rights), "administer this server"}
+
+
+@pytest.mark.parametrize("principal", ["nothing", "all_writer"])
+async def test_a_name_that_no_table_can_have_is_not_repeated(principal: str) -> None:
+    """No error is made of a name of megabytes, whatever its caller may."""
+    async with serving() as server, transport.connect(server.host, server.port) as client:
+        request = tables.WriteRequest(table="t" * 10_000)
+        answer = await outcome(client, "/weir.v1.Tables/Write", request, principal)
+        assert answer == ("INVALID_ARGUMENT", "no table has a name of 10000 characters")
