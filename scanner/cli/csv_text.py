@@ -262,11 +262,12 @@ class CsvText:
                     begun = begun or bool(text)
                 except UnicodeEncodeError as error:
                     fail(f"{self.path} has text that is no Unicode: {error.reason}")
-                except UnicodeDecodeError as error:
+                except UnicodeError as error:
+                    # Where there is no byte order mark no octet is at fault, though Python 3.13 names the first ones.
+                    if not isinstance(error, UnicodeDecodeError) or error.reason.endswith("start with BOM"):
+                        fail(f"{self.path} cannot be read as {name}: {error}; say another, such as utf-16-le")
                     line = 1 + breaks + _line_breaks(error.object[: error.start])
                     self._refuse_text(line, error.object[error.start])
-                except UnicodeError as error:  # Without a place: as a rule there is no byte order mark.
-                    fail(f"{self.path} cannot be read as {name}: {error}; say another, such as utf-16-le")
                 if piece:
                     yield piece
                     breaks += _line_breaks(piece)
