@@ -35,6 +35,11 @@ class Decision:
     """By bucket, the changes that it made; None: not every bucket has applied it."""
 
     @property
+    def place(self) -> tuple[int, int]:
+        """Sorts the decisions of a table as they were made; those that an older server wrote have times alone."""
+        return self.order, self.decided_ms
+
+    @property
     def applied(self) -> bool:
         """Whether every bucket has applied it."""
         return self.shares is not None

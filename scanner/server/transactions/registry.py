@@ -569,7 +569,7 @@ class Transactions:
         """
         for name in list(table.names.values()):
             other, completion = name.decision, name.completion
-            if other is None or completion is None or completion.over or other.order >= decision.order:
+            if other is None or completion is None or completion.over or other.place >= decision.place:
                 continue
             if not set(other.buckets).isdisjoint(decision.buckets):
                 # What is damaged can never be applied, and holds up its own name alone.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, closing
@@ -48,6 +49,7 @@ from scanner.storage.interface import Mutation
 from scanner.storage.memory.store import MemoryStore
 from scanner.storage.memory.transaction_files import MemoryTransactionFiles
 from scanner.storage.rocksdb.bucket import RocksBucket
+from scanner.storage.rocksdb.files import read_sealed, write_sealed
 from scanner.storage.rocksdb.store import RocksStore
 from scanner.storage.rocksdb.table_directories import mark_dropping
 from scanner.storage.rocksdb.transaction_files import RocksTransactionFiles
@@ -1115,10 +1117,10 @@ async def test_a_share_that_fails_half_way_is_undone_and_applied_again(
 
 
 @pytest.mark.rocks
-@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize(("restarted", "older"), [(False, False), (True, False), (True, True)])
 @pytest.mark.parametrize("overwrite", [False, True])
 async def test_what_is_decided_first_is_applied_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, restarted: bool, overwrite: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, restarted: bool, older: bool, overwrite: bool
 ) -> None:
     """A version that a bucket could not apply is not laid over one that was decided after it, by another name."""
     failing = {"z"}
@@ -1145,9 +1147,15 @@ async def test_what_is_decided_first_is_applied_first(
             await publish(table, "a")
         if restarted:
             await stack.aclose()
-            failing.clear()
+            for path in found_in(tmp_path, "decision.json") if older else ():
+                decision = json.loads(read_sealed(path) or b"")
+                del decision["order"]
+                decision["decided_ms"] -= decision["name"] == "z"  # It may have been the same millisecond.
+                write_sealed(path, json.dumps(decision).encode())
             _, client = await stack.enter_async_context(serving(tmp_path))
             table = await client.table("t")
+            with pytest.raises(StoreFailed, match="version 1 of transaction 'z' of table 't' is decided"):
+                await publish(table, "a")
         failing.clear()
         for name in ("z", "a"):
             await publish(table, name)
