@@ -303,6 +303,9 @@ def test_an_interrupt_ends_what_pulls_from_c(
         pa.table(scan)
 
 
+QUIET_FORK = ("-W", "ignore:This process:DeprecationWarning")
+"""Python 3.12 and later warn of a fork beside threads, as the client's is."""
+
 FORKED = """
 import os, sys
 import pyarrow as pa
@@ -329,7 +332,10 @@ def test_a_forked_process_is_told_and_harms_nothing(
 ) -> None:
     """In a child process a reader raises instead of waiting for ever, and the parent's goes on."""
     done = subprocess.run(
-        [sys.executable, "-c", FORKED, server.endpoint], capture_output=True, text=True, check=False
+        [sys.executable, *QUIET_FORK, "-c", FORKED, server.endpoint],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.stderr == ""
     told, count = done.stdout.splitlines()
@@ -359,7 +365,10 @@ def test_a_forked_process_exits_out_of_its_parents_blocks(
 ) -> None:
     """With its own exit code; the parent's blocks go on."""
     done = subprocess.run(
-        [sys.executable, "-c", FORKED_BLOCKS, server.endpoint], capture_output=True, text=True, check=False
+        [sys.executable, *QUIET_FORK, "-c", FORKED_BLOCKS, server.endpoint],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert (done.stderr, done.returncode) == ("", 0)
     assert int(done.stdout) == ROWS
