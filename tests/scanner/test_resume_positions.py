@@ -223,6 +223,7 @@ async def test_both_halves_are_one_scan(case: Case, buckets: int, tmp_path: Path
             else:  # Which rows they are is not defined.
                 keys = [row["k"] for of_bucket in both.values() for row in of_bucket]
                 assert len(keys) == len(set(keys)) == case.limit
+                assert after or statistics.requests == 0
                 assert all(row in wanted for of_bucket in both.values() for row in of_bucket)
             assert bounds(statistics) == bounds(whole.statistics)
             assert statistics.rows == sum(map(len, after.values()))
