@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import enum
 import functools
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -57,10 +57,6 @@ class Choice(enum.Enum):
     """The checkpoint of a given id."""
     OFFSET = enum.auto()
     """As of a given offset: the checkpoint of that state, or else without one."""
-
-
-_AS_OF_NOW: Final = (Choice.NEWEST, Choice.NEW, Choice.LOG)
-"""What may be the state in which a bucket is just now."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -166,13 +162,31 @@ class StateFinder:
                     error = TableNotFound(f"there is no table {name!r}")
                     found.missing.extend(RefusedTarget(name, None, error) for _ in wanted)
                     continue
-                async with _together(table, wanted):
+                async with self._together(table, wanted):
                     await self._hold_table(key, table, wanted, on_end, buckets_max, found)
         except BaseException:
             for each in found.held:
                 each.release()
             raise
         return found
+
+    @asynccontextmanager
+    async def _together(self, table: ServedTable, targets: Iterable[Target]) -> AsyncIterator[None]:
+        """Keep versions away while the states of several buckets are taken as they are now."""
+        taken = {target.buckets for target in targets if await self._takes_new(table, target)}
+        several = len(taken) > 1 or any(len(buckets) != 1 for buckets in taken)
+        async with table.versions.taking() if several and table.description.buckets > 1 else nullcontext():
+            yield
+
+    async def _takes_new(self, table: ServedTable, target: Target) -> bool:
+        """Whether a target is of a state as of now, of one bucket at least."""
+        if target.choice is Choice.NEWEST:
+            count = table.description.buckets
+            for index in {each for each in target.buckets if each < count} or range(count):
+                with suppress(ScannerError):  # It is told when its turn comes.
+                    if _newest(await self._checkpoints.of(table, index)) is None:
+                        return True
+        return target.choice in (Choice.NEW, Choice.LOG)
 
     async def _hold_table(
         self,
@@ -257,13 +271,6 @@ class StateFinder:
                     history=checkpoints.bucket.storage.lineage.history_of(log_offset),
                 )
                 return _held(key, state, checkpoints, on_end)
-
-
-def _together(table: ServedTable, targets: Sequence[Target]) -> AbstractAsyncContextManager[None]:
-    """Keeps versions away while the states of several buckets are taken."""
-    wanted = {target.buckets for target in targets if target.choice in _AS_OF_NOW}
-    several = len(wanted) > 1 or any(len(buckets) != 1 for buckets in wanted)
-    return table.versions.taking() if several and table.description.buckets > 1 else nullcontext()
 
 
 def _require_few(count: int, buckets_max: int) -> None:

@@ -240,7 +240,13 @@ async def test_checkpoints_wait_until_a_version_is_whole(applying: Applying) -> 
 
 
 @pytest.mark.parametrize(
-    "wanted", [target(Choice.LOG, 0), target(Choice.NEWEST_EXISTING), target(Choice.OFFSET, 1, number=ROWS)]
+    "wanted",
+    [
+        target(Choice.LOG, 0),
+        target(Choice.NEWEST),
+        target(Choice.NEWEST_EXISTING),
+        target(Choice.OFFSET, 1, number=ROWS),
+    ],
 )
 async def test_what_is_of_one_bucket_or_was_there_before_waits_for_nothing(
     applying: Applying, wanted: Target
