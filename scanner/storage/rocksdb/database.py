@@ -78,6 +78,9 @@ _ZSTD_LEVEL = 1
 """The quickest: what it gains here is the coding of single octets, which higher levels do alike."""
 _ZSTD_WINDOW_BITS = -14
 """RocksDB's default for all compressions."""
+_ARENA_BLOCK_BYTES: Final = 64 * 1024
+"""RocksDB's own are of 1 MiB, and a bucket of a few rows takes two of them: those of fifty buckets used up the write
+buffers of all, and from then on small writes were each flushed into files of their own."""
 _MEMTABLE_FILTER_SHARE = 0.01
 """Of a write buffer, for its filter: ten bits a key where a row has about a hundred bytes."""
 _LASTING: Final = re.compile(r"/proc/self/fd/[0-9]+/[a-z]+/[0-9]+/[0-9]+")
@@ -181,6 +184,7 @@ class RocksResources:
         if compression is Compression.ZSTD:
             options.set_compression_options(_ZSTD_WINDOW_BITS, _ZSTD_LEVEL, 0, 0)
         options.set_write_buffer_size(config.bucket_write_buffer_bytes)
+        options.set_arena_block_size(_ARENA_BLOCK_BYTES)
         options.set_level_compaction_dynamic_level_bytes(True)
         if point_reads:
             # Before-images of new keys are not found: without a filter that is a walk down each memtable.

@@ -16,7 +16,8 @@ from scanner.errors import (
     StoreLocked,
     TooManyFiles,
 )
-from scanner.storage.rocksdb.database import rocksdb_errors, translate
+from scanner.storage.rocksdb.config import StorageConfig
+from scanner.storage.rocksdb.database import RocksResources, open_database, rocksdb_errors, translate
 
 _PATH = Path("/data/tables/000000/0000")
 
@@ -76,3 +77,20 @@ def test_snapshot_iterators_of_rocksdict_are_not_to_be_trusted(tmp_path: Path) -
     assert list(snapshot.values()) == [b"row"]
     del snapshot
     database.close()
+
+
+def test_a_few_rows_take_little_of_the_write_buffers(tmp_path: Path) -> None:
+    """All open buckets share the write buffers: where a few rows of each use them up, every write is flushed."""
+    resources = RocksResources(StorageConfig())
+    database = open_database(tmp_path, resources, create=True)
+    try:
+        for number in range(1000):
+            for family in (database.kv, database.log):
+                family.put(b"%d" % number, b"x" * 100)
+        taken = [
+            family.property_int_value("rocksdb.cur-size-all-mem-tables") or 0
+            for family in (database.kv, database.log, database.meta)
+        ]
+    finally:
+        database.close()
+    assert 2 * 1000 * 100 < sum(taken) < 1024 * 1024
