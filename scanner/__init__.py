@@ -24,15 +24,7 @@ if TYPE_CHECKING:
     from scanner.client.client import Client, connect
     from scanner.client.credentials import read_token, tls
     from scanner.client.groups import GroupBucket, GroupInfo, GroupSummary
-    from scanner.client.leases import (
-        HalfApplied,
-        Lease,
-        LeasedBucket,
-        LeaseInfo,
-        LeaseState,
-        LeaseTarget,
-        NotLeased,
-    )
+    from scanner.client.leases import Lease, LeasedBucket, LeaseInfo, LeaseState, LeaseTarget, NotLeased
     from scanner.client.log_measures import MeasuredLog
     from scanner.client.point_reads import GetResult
     from scanner.client.scan.builder import ScanMode, ScanPlan, ScanSource
@@ -46,6 +38,7 @@ if TYPE_CHECKING:
     from scanner.client.writer import OffsetRange, OffsetsAt, Writer, WriteResult
     from scanner.data.digest import combine_digests, join_digests
     from scanner.data.folding import Fold
+    from scanner.data.half_applied import HalfApplied
     from scanner.data.keys import KeyRange
     from scanner.data.table import TableDescription
     from scanner.errors import (
@@ -296,8 +289,8 @@ _HOMES: Final[dict[str, tuple[str, ...]]] = {
     ),
     "scanner.client.point_reads": ("GetResult",),
     "scanner.client.log_measures": ("MeasuredLog",),
+    "scanner.data.half_applied": ("HalfApplied",),
     "scanner.client.leases": (
-        "HalfApplied",
         "Lease",
         "LeasedBucket",
         "LeaseInfo",

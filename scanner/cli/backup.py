@@ -28,7 +28,7 @@ from scanner.errors import (
     TableNotFound,
 )
 from scanner.server.retention.lease_registry import LEASES_DOCUMENT, LeaseRegistry
-from scanner.storage.rocksdb.backups import HalfAppliedVersion, begin_backup, list_backups, restore
+from scanner.storage.rocksdb.backups import begin_backup, list_backups, restore
 from scanner.storage.rocksdb.catalog import load_catalog, missing_catalog
 from scanner.storage.rocksdb.checkpoints import list_checkpoints
 from scanner.storage.rocksdb.data_directory import (
@@ -158,12 +158,7 @@ def _add_table(client: sync.Client, writer: BackupWriter, data: Path, name: str)
         writer.add_table(
             entry,
             [_checkpoint(data, entry, lease, i) for i in range(entry.description.buckets)],
-            [
-                HalfAppliedVersion(
-                    name=each.name, version=each.version, applied=each.applied, missing=each.missing
-                )
-                for each in lease.half_applied
-            ],
+            lease.half_applied,
         )
 
 

@@ -22,6 +22,7 @@ from google.protobuf.message import Message
 from scanner.client.arguments import bucket_number, flag, is_number, require_kind, require_text
 from scanner.client.calls import call_unary, require_about
 from scanner.client.retries import retried
+from scanner.data.half_applied import HalfApplied
 from scanner.errors import (
     ArgumentInvalid,
     DataCorrupted,
@@ -132,30 +133,6 @@ class NotLeased:
     """None: the table as a whole."""
     error: ScannerError
     """Why."""
-
-
-@dataclass(frozen=True, slots=True)
-class HalfApplied:
-    """A version of a transaction that some of the leased states have and others do not.
-
-    The server has decided it, could not apply it to all buckets yet, and goes on trying.
-    """
-
-    table: str
-    """Its name."""
-    name: str
-    """Of the transaction."""
-    version: int
-    applied: tuple[int, ...]
-    """Buckets whose states have it, ascending."""
-    missing: tuple[int, ...]
-    """Buckets whose states do not."""
-
-    def __str__(self) -> str:
-        return (
-            f"version {self.version} of transaction {self.name!r} of table {self.table!r} is half applied: it is in"
-            f" buckets {', '.join(map(str, self.applied))}, and not in {', '.join(map(str, self.missing))}"
-        )
 
 
 class Leases:

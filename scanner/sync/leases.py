@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
     from scanner.client import leases as lease_client
-    from scanner.client.leases import HalfApplied, Leasable, LeasedBucket, LeaseInfo, NotLeased
+    from scanner.client.leases import Leasable, LeasedBucket, LeaseInfo, NotLeased
+    from scanner.data.half_applied import HalfApplied
     from scanner.sync.portal import Held, Portal
 
 

@@ -40,6 +40,7 @@ from scanner.data.changes import ChangeRange
 from scanner.data.digest import checksum
 from scanner.errors import ArgumentInvalid, DataCorrupted
 from scanner.proto.weir.v1 import scanner_pb2 as pb
+from scanner.wire.fields import read_varint
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -48,7 +49,6 @@ Parts: TypeAlias = tuple[bytes | memoryview, ...]
 """One message, in pieces that are to be sent one after another."""
 
 _ALIGNMENT_BYTES = 8
-_VARINT_BYTES_MAX = 10
 
 # Tags: field number << 3 | wire type (0 varint, 1 fixed 64, 2 length-delimited, 5 fixed 32).
 _RESPONSE_BATCH = b"\x12"
@@ -228,7 +228,7 @@ def decode_scan_response(message: Buffer) -> RowBatch | pb.ScanResponse:
     view = _octets(message)
     try:
         if view[:1] == _RESPONSE_BATCH:
-            size, start = _read_varint(view, 1)
+            size, start = read_varint(view, 1)
             if start + size == len(view):
                 return _row_batch(view, start)
         response = pb.ScanResponse.FromString(bytes(view))
@@ -534,14 +534,14 @@ def _cut_fields(view: memoryview, position: int, field: int) -> tuple[bytes, lis
     kept, cut, end = [], [], len(view)
     while position < end:
         field_start = position
-        tag, position = _read_varint(view, position)
+        tag, position = read_varint(view, position)
         match tag & 7:
             case 0:
-                _, position = _read_varint(view, position)
+                _, position = read_varint(view, position)
             case 1:
                 position += 8
             case 2:
-                size, position = _read_varint(view, position)
+                size, position = read_varint(view, position)
                 position += size
                 if tag >> 3 == field and position <= end:
                     cut.append(view[position - size : position])
@@ -578,13 +578,3 @@ def _varint(value: int, width: int = 1) -> bytes:
         value >>= 7
     encoded.append(value)
     return bytes(encoded)
-
-
-def _read_varint(view: memoryview, position: int) -> tuple[int, int]:
-    value = 0
-    for index in range(_VARINT_BYTES_MAX):
-        byte = view[position + index]
-        value |= (byte & 0x7F) << (7 * index)
-        if byte < 0x80:
-            return value, position + index + 1
-    raise ValueError("a varint has more than 10 bytes")

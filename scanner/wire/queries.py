@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
@@ -23,11 +23,6 @@ if TYPE_CHECKING:
     from scanner.data.filters import Predicate
 
 _EVERYTHING = KeyRange()
-_SHORT_BYTES: Final = 16 * 1024
-"""A request of that many octets is parsed in less than a millisecond, whatever it holds."""
-_VARINT_BYTES_MAX: Final = 10
-_FIELDS_MAX: Final = 64
-"""Of a request without lists; more than any has, for those that are to come."""
 _Message = TypeVar("_Message", bound=Message)
 
 
@@ -136,64 +131,6 @@ def require_short(message: Buffer, bytes_max: int | None) -> None:
     """
     if bytes_max is not None and (size := memoryview(message).nbytes) > bytes_max:
         raise ArgumentInvalid(f"a request of {size} octets is too large; {bytes_max} are allowed")
-
-
-def require_few_fields(message: Buffer, *, inside: int = 0) -> None:
-    """Refuse a long request of many fields before it is parsed: 60 MiB of empty ones take seconds and a gigabyte.
-
-    For requests without lists, in which each field stands once.
-
-    Args:
-        message: From the peer; short ones are not looked at.
-        inside: Number of a field that holds a message; its fields are counted, too. 0: none.
-
-    Raises:
-        ArgumentInvalid: It has more than any such request.
-    """
-    octets = memoryview(message).cast("B")
-    if len(octets) <= _SHORT_BYTES:
-        return
-    fields, at, pending = 0, 0, [len(octets)]
-    try:
-        while pending:
-            if at >= pending[-1]:
-                at = pending.pop()
-                continue
-            fields += 1
-            if fields > _FIELDS_MAX:
-                raise ArgumentInvalid(
-                    f"a request of {len(octets)} octets has more than {_FIELDS_MAX} fields; no such request has"
-                )
-            tag, at = _varint(octets, at)
-            match tag & 7:
-                case 0:
-                    _, at = _varint(octets, at)
-                case 1:
-                    at += 8
-                case 2:
-                    size, at = _varint(octets, at)
-                    if tag >> 3 == inside and len(pending) == 1:
-                        pending.append(at + size)
-                    else:
-                        at += size
-                case 5:
-                    at += 4
-                case _:  # The ends of a group, whose fields are counted as they come.
-                    pass
-    except (IndexError, ValueError):
-        return  # It is no message, as the parser finds behind these few fields.
-
-
-def _varint(octets: memoryview, at: int) -> tuple[int, int]:
-    """A number, and where it ends."""
-    value = 0
-    for shift in range(0, 7 * _VARINT_BYTES_MAX, 7):
-        octet = octets[at]
-        at += 1
-        value |= (octet & 0x7F) << shift
-        if octet < 0x80:
-            return value, at
-    raise ValueError("a number is too long")
 
 
 def parse_request(kind: type[_Message], message: Buffer, bytes_max: int | None = None) -> _Message:

@@ -48,11 +48,11 @@ from scanner.server.retention.lease_registry import (
 from scanner.server.retention.lease_targets import HeldState, RefusedTarget, StateFinder, Target
 
 if TYPE_CHECKING:
+    from scanner.data.half_applied import HalfApplied
     from scanner.server.clock import WallClock
     from scanner.server.config import ScannerConfig
     from scanner.server.retention.checkpoints import BucketCheckpoints
     from scanner.server.tables.catalog import Catalog
-    from scanner.server.tables.version_gate import HalfApplied
     from scanner.storage.interface import Store
     from scanner.tasks import RunBlocking
 

@@ -29,11 +29,11 @@ from scanner.server.fairness import pass_turn
 from scanner.server.retention.lease_registry import LeasedState, LeaseKey
 
 if TYPE_CHECKING:
+    from scanner.data.half_applied import HalfApplied
     from scanner.server.retention.checkpoints import BucketCheckpoints, Checkpoints
     from scanner.server.tables.bucket import ServedBucket
     from scanner.server.tables.catalog import Catalog, ServedTable
     from scanner.server.tables.log_pins import LogPin
-    from scanner.server.tables.version_gate import HalfApplied
     from scanner.storage.interface import Checkpoint
 
 PIN: Final = "lease"

@@ -23,10 +23,10 @@ from scanner.wire.statuses import for_peers
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
+    from scanner.data.half_applied import HalfApplied
     from scanner.server.config import ScannerConfig
     from scanner.server.counters import Activity
     from scanner.server.retention.lease_manager import LeaseKeeper
-    from scanner.server.tables.version_gate import HalfApplied
     from transport import ServerStream
 
 _LEASE_ID: Final = re.compile(r"[A-Za-z0-9_.:-]{1,100}")

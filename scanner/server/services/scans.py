@@ -16,7 +16,8 @@ from scanner.server.scan.push import PushLimits, PushScan
 from scanner.server.scan.resumes import offset_to_resume, require_history
 from scanner.server.scan.scan_log import recorded
 from scanner.server.scan.tokens import MODEL_PUSH
-from scanner.wire.queries import parse_request, require_few_fields
+from scanner.wire.fields import require_few_fields
+from scanner.wire.queries import parse_request
 from transport import StallReason
 
 if TYPE_CHECKING:

@@ -21,7 +21,8 @@ from scanner.server.tables.writes import WriteCall, mutations_bytes
 from scanner.server.transactions.names import VersionKey
 from scanner.server.transactions.stages import Attempt
 from scanner.storage.transactions import SESSION_BYTES, mutation_frames
-from scanner.wire.queries import meant_table_id, parse_request, require_few_fields
+from scanner.wire.fields import require_few_fields
+from scanner.wire.queries import meant_table_id, parse_request
 from transport import StallReason
 
 if TYPE_CHECKING:

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
+from scanner.data.half_applied import HalfApplied
 from scanner.server.tables.write_queue import TransactionShare, applied_share
 
 if TYPE_CHECKING:
@@ -48,26 +49,6 @@ class _Side(enum.Enum):
 class _Waiter:
     side: _Side
     admitted: trio.Event = field(default_factory=trio.Event)
-
-
-@dataclass(frozen=True, slots=True)
-class HalfApplied:
-    """A version of which states that were taken together have a part, since it could not be applied yet."""
-
-    table: str
-    name: str
-    """Of the transaction."""
-    version: int
-    applied: tuple[int, ...]
-    """Buckets whose states have it, ascending."""
-    missing: tuple[int, ...]
-    """Buckets whose states do not."""
-
-    def __str__(self) -> str:
-        return (
-            f"version {self.version} of transaction {self.name!r} of table {self.table!r} is half applied: in buckets"
-            f" {', '.join(map(str, self.applied))}, not in {', '.join(map(str, self.missing))}"
-        )
 
 
 class VersionGate:

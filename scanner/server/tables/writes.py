@@ -22,7 +22,8 @@ from scanner.proto.weir.v1 import tables_pb2 as pb
 from scanner.storage.interface import Mutations
 from scanner.storage.writers import SEQUENCE_MAX, WRITER_ID_BYTES, RequestNumber
 from scanner.wire.batches import require_text
-from scanner.wire.queries import meant_table_id, parse_request, require_few_fields
+from scanner.wire.fields import require_few_fields
+from scanner.wire.queries import meant_table_id, parse_request
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

@@ -38,6 +38,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
+from scanner.data.half_applied import HalfApplied
 from scanner.errors import ArgumentInvalid, DataCorrupted, ScannerError, StoreFailed, StoreLocked
 from scanner.storage.rocksdb.bucket_inspection import Contents, Reader, read_contents
 from scanner.storage.rocksdb.catalog import (
@@ -126,19 +127,6 @@ class BackedUpBucket:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class HalfAppliedVersion:
-    """A version of a transaction that some buckets of a backup have and others do not."""
-
-    name: str
-    """Of the transaction."""
-    version: int
-    applied: tuple[int, ...]
-    """Buckets that have it, ascending."""
-    missing: tuple[int, ...]
-    """Buckets that do not."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class BackedUpTable:
     """One table of a backup."""
 
@@ -147,7 +135,7 @@ class BackedUpTable:
     description: BackedUpFile
     """Its table.json."""
     buckets: tuple[BackedUpBucket, ...]
-    half_applied: tuple[HalfAppliedVersion, ...] = ()
+    half_applied: tuple[HalfApplied, ...] = ()
     """Versions that the server could not apply to all buckets; usually none."""
 
 
@@ -165,13 +153,7 @@ class Backup:
     @property
     def warnings(self) -> list[str]:
         """What is not whole in it; usually nothing."""
-        return [
-            f"table {table.name!r} has version {each.version} of transaction {each.name!r} in buckets"
-            f" {', '.join(map(str, each.applied))}, and not in {', '.join(map(str, each.missing))}: the server could"
-            " not apply it"
-            for table in self.tables
-            for each in table.half_applied
-        ]
+        return [str(each) for table in self.tables for each in table.half_applied]
 
     @property
     def rows(self) -> int:
@@ -263,9 +245,9 @@ def _backup_of(content: dict[str, Any]) -> Backup:
     return Backup(**{**content, "tables": tuple(tables)})
 
 
-def _half_applied_of(content: dict[str, Any]) -> HalfAppliedVersion:
+def _half_applied_of(content: dict[str, Any]) -> HalfApplied:
     buckets = {name: tuple(map(int, content[name])) for name in ("applied", "missing")}
-    return HalfAppliedVersion(**{**content, **buckets})
+    return HalfApplied(**{**content, **buckets})
 
 
 def _file_of(content: dict[str, Any]) -> BackedUpFile:
@@ -352,7 +334,7 @@ class BackupWriter:
         self,
         entry: TableEntry,
         checkpoints: Sequence[Checkpoint],
-        half_applied: Sequence[HalfAppliedVersion] = (),
+        half_applied: Sequence[HalfApplied] = (),
     ) -> BackedUpTable:
         """Copy a table, and read the copy back.
 

@@ -370,10 +370,9 @@ def unproven_spans(files: list[LogFile], log_range: LogRange) -> list[KeySpan]:
     unproven: list[KeySpan] = []
     dense = hiding = 0
     at, proven = log_range.start_ordinal, False  # Whether the stretch that ends there is proven.
-    known_key = start_key = log_key(
-        log_range.start
-    )  # No chunk from `at` on has a smaller key than the first one.
-    started = at  # Where the dense file begins of which `start_key` is.
+    # No chunk from `at` on has a smaller key than `known_key`; the dense file of `start_key` begins at `started`.
+    known_key = start_key = log_key(log_range.start)
+    started = at
     for ordinal, key, dense_change, hiding_change in (*edges, (log_range.end_ordinal, b"", 0, 0)):
         until = min(ordinal, log_range.end_ordinal)
         if until > at:

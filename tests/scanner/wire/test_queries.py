@@ -11,7 +11,8 @@ import pytest
 from scanner.errors import ArgumentInvalid
 from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.proto.weir.v1 import tables_pb2, transactions_pb2
-from scanner.wire.queries import query_from_proto, require_few_fields
+from scanner.wire.fields import require_few_fields
+from scanner.wire.queries import query_from_proto
 
 NAMES = 1000
 LEAF = pb.Predicate(column="a", operator=pb.Predicate.OPERATOR_IS_NULL)

@@ -162,9 +162,10 @@ def test_refusals_say_what_to_do() -> None:
     for why, given_text in refused.items():
         with pytest.raises(ResumeTokenInvalid, match=why):
             SCAN.resume_at(given_text)
-    for octets in (b"token", None, 5):
+    wrong: tuple[Any, ...] = (b"token", None, 5)
+    for octets in wrong:
         with pytest.raises(ArgumentInvalid, match="takes the text that resume_position"):
-            SCAN.resume_at(octets)  # type: ignore[arg-type]
+            SCAN.resume_at(octets)
 
 
 def test_a_plan_that_names_no_table_id_gets_the_positions() -> None:

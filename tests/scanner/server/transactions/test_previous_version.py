@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -105,9 +106,10 @@ async def test_the_version_before_is_a_smaller_one() -> None:
     """Anything else is refused by the client, and by the server to any other client."""
     async with open_server(MemoryStore()) as server, scanner.connect(f"127.0.0.1:{server.port}") as client:
         load = (await make_table(client)).transaction("load", 7)
-        for previous in (7, 8, -1, 1.5, True):
+        wrong: tuple[Any, ...] = (7, 8, -1, 1.5, True)
+        for previous in wrong:
             with pytest.raises(ArgumentInvalid):
-                await load.publish({}, previous_version=previous)  # type: ignore[arg-type]
+                await load.publish({}, previous_version=previous)
         request = pb.PublishRequest(version=load._key, previous_version=7)
         with pytest.raises(ArgumentInvalid, match="is a smaller one, not 7"):
             await call_unary(load._connection, methods.PUBLISH, request, pb.PublishResponse)

@@ -11,6 +11,7 @@ import pytest
 import trio
 import trio.testing
 
+from scanner.data.half_applied import HalfApplied
 from scanner.errors import DataCorrupted, ScannerError, StoreFailed, TableNotFound
 from scanner.proto.weir.v1 import admin_pb2 as pb
 from scanner.server.auth.access import Access, Caller
@@ -18,7 +19,6 @@ from scanner.server.auth.principals import EVERYBODY
 from scanner.server.config import ScannerConfig
 from scanner.server.retention.lease_targets import Choice, Target
 from scanner.server.services.checkpoints import CheckpointService
-from scanner.server.tables.version_gate import HalfApplied
 from scanner.server.transactions.completion import Applier
 from scanner.server.transactions.names import VersionKey
 from scanner.server.transactions.registry import Transactions
