@@ -170,10 +170,10 @@ class ServedBucket:
         return self._floor_us
 
     async def wait_stamped_before(self, time_us: int) -> None:
-        """Wait until no commit has an earlier time than this one, which has passed, but those that are there.
+        """Wait until every commit that is older than a time, which has passed, is in the log.
 
-        Commits that begin later have later times, also those of a later server: the floor sees to it, but for a disk
-        that does not take it. So what the log tells of that time then, it tells for ever.
+        Commits that begin later have later times, those of a later server, too: the floor is raised for that, unless
+        the disk refuses. So what the log tells of that time then, it tells for ever.
 
         Args:
             time_us: Microseconds since 1970 UTC, by the clock that stamps the commits.

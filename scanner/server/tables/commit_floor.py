@@ -1,4 +1,4 @@
-"""The commit-time floor: up to when it was told that nothing will be committed any more, though nothing was.
+"""The commit-time floor: the newest time of which somebody was told that no later commit will be as old.
 
 A bucket that is written tells by its commits how far its time has come. One that is idle tells nothing, and a watermark
 over several buckets would stand still. So its tails are told a floor: every later commit has a later time. And who asks
