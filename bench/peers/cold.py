@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from bench.harness.processes import Peer, running_peer, running_worker
 from bench.peers.reading import Reading, reader
-from bench.peers.scans import Scanned, Way, measure_scan
+from bench.peers.scans import Scanned, Way, measure_scan, warm_up
 from bench.peers.servers import TABLE, Stored, running_weir, store
 from bench.peers.serving import serve_flight, serve_grpcio
 
@@ -48,7 +48,10 @@ def measure(width: Width, rows: int, rounds: int, log: Callable[[str], object]) 
             log(f"cold: round {number} of {rounds}")
             for scanned in found:
                 with _cold(scanned.way, stored) as way:
-                    measure_scan(way, worker, rows, scanned, timed=number > 0)
+                    if number:
+                        measure_scan(way, worker, rows, scanned)
+                    else:
+                        warm_up(way, worker, rows, scanned)
     return found
 
 

@@ -35,6 +35,8 @@ OWN_PART_NS_MAX: Final = 60
 IMAGE_CPU_SHARE_MAX: Final = 0.125
 """Of the server's CPU for a row from the row store: what it may take for one from an image."""
 REUSED_MIN: Final = 0.9
+REPEATED_S: Final = 0.4
+"""In a round a way is read again until its scans have taken so long: of one of 40 ms chance decides."""
 ORIGINS: Final[dict[str, tuple[Origin, ...]]] = {
     "flight": ("storage", "generator", "memory"),
     "grpcio": ("storage", "memory"),
@@ -66,13 +68,15 @@ class Scanned:
     reused_share: float | None = None
     """Of the Arrow octets that push sent from images: those that went out as they lie."""
 
-    def add(self, cost: Cost, server_cpu_s: float, server_disk_bytes: int) -> None:
-        """One more round."""
-        self.rows_per_s.append(round(cost.rows / cost.seconds))
-        self.first_batch_ms.append(round(cost.first_batch_s * 1e3, 2))
-        self.server_us_per_row.append(round(server_cpu_s * 1e6 / cost.rows, 4))
-        self.client_us_per_row.append(round(cost.cpu_s * 1e6 / cost.rows, 4))
-        self.disk_read_mb.append(round((server_disk_bytes + cost.disk_read_bytes) / 1e6, 1))
+    def add(self, costs: Sequence[Cost], server_cpu_s: float, server_disk_bytes: int) -> None:
+        """One more round: of its scans the median times, and a scan's share of what they took together."""
+        rows = sum(cost.rows for cost in costs)
+        self.rows_per_s.append(round(statistics.median(cost.rows / cost.seconds for cost in costs)))
+        self.first_batch_ms.append(round(statistics.median(cost.first_batch_s for cost in costs) * 1e3, 2))
+        self.server_us_per_row.append(round(server_cpu_s * 1e6 / rows, 4))
+        self.client_us_per_row.append(round(sum(cost.cpu_s for cost in costs) * 1e6 / rows, 4))
+        disk_bytes = server_disk_bytes + sum(cost.disk_read_bytes for cost in costs)
+        self.disk_read_mb.append(round(disk_bytes / len(costs) / 1e6, 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,8 +158,10 @@ def measure(
                     if number:
                         # The memory that a host takes from those who wait is theirs again.
                         worker.do(way.reading)
-                    digests.add(measure_scan(way, worker, rows, scanned, timed=number > 0))
-                if len(digests - {None}) != 1:
+                        digests |= measure_scan(way, worker, rows, scanned, repeated_s=REPEATED_S)
+                    else:
+                        digests |= warm_up(way, worker, rows, scanned)
+                if len(digests) != 1:
                     raise BenchFailed(f"weir's models read different rows: digests {digests}")
             _add_reused(servers, found)
         return found
@@ -181,34 +187,50 @@ def _with_batches(way: Way, batch_bytes: int | None) -> Way:
     return Way(way.name, way.peer, replace(way.reading, batch_bytes=batch_bytes))
 
 
+def warm_up(way: Way, worker: Worker[Reading, Cost], rows: int, scanned: Scanned) -> set[int]:
+    """Scan once, as `measure_scan` does, and keep nothing of it but the client's memory."""
+    cost = _scan(way, worker, rows, trimmed=True)
+    scanned.client_resident_bytes = cost.resident_bytes
+    return _digests([cost])
+
+
 def measure_scan(
-    way: Way, worker: Worker[Reading, Cost], rows: int, scanned: Scanned, *, timed: bool
-) -> int | None:
-    """Scan once, and add what it took; returns the digest, if the way has one.
+    way: Way, worker: Worker[Reading, Cost], rows: int, scanned: Scanned, *, repeated_s: float = 0.0
+) -> set[int]:
+    """Scan, and add what it took as one round; returns the digest, if the way has one, or several that should be one.
 
     Args:
         way: How.
         worker: The client.
         rows: That there are.
-        scanned: Gets the figures: of a scan that is not timed the client's memory, of others the rest.
-        timed: Whether this is not the scan that warms up.
+        scanned: Gets the figures.
+        repeated_s: Scan until the scans have taken so many seconds.
 
     Raises:
         BenchFailed: It read another number of rows, or a process did not answer.
     """
     peer = way.peer
     cpu_s, disk_bytes = (0.0, 0) if peer is None else (peer.cpu_s(), peer.disk_read_bytes())
-    cost = worker.do(replace(way.reading, trimmed=not timed))
+    costs = [_scan(way, worker, rows)]
+    while sum(cost.seconds for cost in costs) < repeated_s:
+        costs.append(_scan(way, worker, rows))
+    if peer is None:
+        scanned.add(costs, 0.0, 0)
+    else:
+        scanned.add(costs, peer.cpu_s() - cpu_s, peer.disk_read_bytes() - disk_bytes)
+        scanned.server_resident_bytes = max(scanned.server_resident_bytes, peer.resident_bytes())
+    return _digests(costs)
+
+
+def _scan(way: Way, worker: Worker[Reading, Cost], rows: int, *, trimmed: bool = False) -> Cost:
+    cost = worker.do(replace(way.reading, trimmed=trimmed))
     if cost.rows != rows:
         raise BenchFailed(f"{way.name} read {cost.rows} rows of {rows}")
-    if not timed:
-        scanned.client_resident_bytes = cost.resident_bytes
-    elif peer is None:
-        scanned.add(cost, 0.0, 0)
-    else:
-        scanned.add(cost, peer.cpu_s() - cpu_s, peer.disk_read_bytes() - disk_bytes)
-        scanned.server_resident_bytes = max(scanned.server_resident_bytes, peer.resident_bytes())
-    return cost.digest
+    return cost
+
+
+def _digests(costs: Sequence[Cost]) -> set[int]:
+    return {cost.digest for cost in costs if cost.digest is not None}
 
 
 def _add_reused(servers: Servers, found: Sequence[Scanned]) -> None:
