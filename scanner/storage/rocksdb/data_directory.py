@@ -56,6 +56,8 @@ IMAGES_NAME: Final = "images"
 
 NUMBERED: Final = re.compile(r"(\d{6,10})(\..*)?")
 """Names that begin with a table's id, as table directories and copies of them do."""
+_OF_THE_FILE_SYSTEM: Final = "lost+found"
+"""What ext4 has in the root of a volume; people mount volumes for data and for backups."""
 _FORMAT_CONTENT = b"A data directory of weir. Do not change anything in it by hand; see docs/operating.md.\n"
 
 _logger = logging.getLogger(__name__)
@@ -281,8 +283,7 @@ def _is_format_1(catalog: bytes) -> bool:
 
 def _require_fresh(path: Path) -> None:
     """Refuse a directory that has no catalog, unless it is empty or an interrupted first start left it."""
-    with disk_errors(path):
-        found = {entry.name for entry in path.iterdir()}
+    found = {entry.name for entry in entries_of(path)}
     if TABLES_NAME in found and found & {LOCK_NAME, FORMAT_NAME}:
         raise missing_catalog(path)
     if found - {LOCK_NAME, FORMAT_NAME, f"{FORMAT_NAME}~", f"{CATALOG_NAME}~"}:
@@ -313,13 +314,15 @@ def _tighten(path: Path) -> None:
 
 
 def entries_of(directory: Path) -> list[Path]:
-    """What is in a directory, by name; nothing if there is no such directory.
+    """What is in a directory, by name, but `lost+found`; nothing if there is no such directory.
+
+    The root of a volume of its own is an empty directory, for data and for backups.
 
     Raises:
         StoreFailed: The disk refused.
     """
     with disk_errors(directory):
         try:
-            return sorted(directory.iterdir())
+            return sorted(each for each in directory.iterdir() if each.name != _OF_THE_FILE_SYSTEM)
         except (FileNotFoundError, NotADirectoryError):
             return []

@@ -78,6 +78,30 @@ def test_restored_as_of_the_backup(data: Path, tmp_path: Path) -> None:
         assert store.table_id("next") == 2
 
 
+def test_volumes_of_their_own(tmp_path: Path) -> None:
+    """The root of a volume is empty though it has `lost+found`, for data, for backups and to restore into."""
+    data, destination, restored = (tmp_path / name for name in ("data", "backups", "restored"))
+    for volume in (data, destination, restored):
+        volume.mkdir(0o700)
+        (volume / "lost+found").mkdir(0o700)
+    with RocksStore.open(data) as store:
+        store.create_table(one_bucket("items"))
+        store.bucket("items", 0).commit([[put(1, "one")]])
+        back_up(store, data, destination)
+    backup = destination / FIRST_ID
+    file = next(backup.rglob("*.sst"))
+    flip(file, 10)
+    with pytest.raises(DataCorrupted):
+        restore(backup, restored)
+    assert [each.name for each in restored.iterdir()] == ["lost+found"]
+    flip(file, 10)
+    restore(backup, restored)
+    assert list(Inspection(restored, now_ms=0).findings()) == []
+    with RocksStore.open(restored) as store:
+        assert len(contents(store.bucket("items", 0))) == 1
+    assert all((volume / "lost+found").is_dir() for volume in (data, destination, restored))
+
+
 def test_what_is_lost_before_the_first_start_is_found(data: Path, tmp_path: Path) -> None:
     """Wherever a MANIFEST is cut, neither a server nor doctor takes the older state that it opens as for the whole."""
     with RocksStore.open(data) as store:
