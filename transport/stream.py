@@ -277,10 +277,14 @@ class Stream:
             try:
                 await self._receiver.wait()
             finally:
+                came = self._receiver.is_set()
                 self._receiver = None
                 self._core.expecting = False
-                if attributed:  # until the message came: the reader has set the clock
-                    self._core.stalls.leave(_PEER, self._driver.core.clock.now)
+                if (
+                    attributed
+                ):  # until the message came: the reader has set the clock; if none came, until now
+                    now = self._driver.core.clock.now if came else trio.current_time()
+                    self._core.stalls.leave(_PEER, now)
             message = self._take()
         return None if message is END else message
 

@@ -169,6 +169,22 @@ async def test_a_server_that_waits_for_its_client(mock_clock: trio.testing.MockC
             assert rounded(stream.stalls()) == {"running": 6}
 
 
+async def test_a_wait_for_the_client_that_is_given_up(mock_clock: trio.testing.MockClock) -> None:
+    """It was the peer's time up to there, though nothing came."""
+    given_up = trio.CancelScope()
+
+    async def wait(stream: ServerStream) -> None:
+        with given_up:
+            await stream.receive()
+
+    async with pair(mock_clock, {"/wait": wait}) as (client, *_):
+        async with client.open_stream("/wait") as stream:
+            await later(mock_clock, 3)
+            given_up.cancel()
+            await drained(stream)
+            assert rounded(stream.peer_stalls) == {"peer": 3}
+
+
 async def test_the_time_to_send_the_rest_counts(mock_clock: trio.testing.MockClock) -> None:
     """A handler that has returned leaves octets behind; until they are out the stream goes on waiting."""
 

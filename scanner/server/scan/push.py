@@ -203,14 +203,14 @@ class PushScan:
         self._await_goodbye()
         if not self._requests.half_closed:
             with self._goodbye:
-                await self._receive_all()
+                await self._receive_all(beside=False)
 
     def _stop(self, _error: ScannerError) -> None:
         self._scope.cancel()
 
-    async def _receive_all(self) -> None:
-        # Beside the sending task, which does the stream's work: waiting here holds nothing up.
-        while (message := await self._stream.receive(attributed=False)) is not None:
+    async def _receive_all(self, *, beside: bool = True) -> None:
+        # Beside the sending task, which does the stream's work, waiting here holds nothing up.
+        while (message := await self._stream.receive(attributed=not beside)) is not None:
             now = trio.current_time()
             self._goodbye_s = min(max(self._goodbye_s, 2 * (now - self._heard_at)), _GOODBYE_S_MAX)
             self._heard_at = now

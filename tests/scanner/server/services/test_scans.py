@@ -25,6 +25,7 @@ from tests.support.scans import (
     serving,
     stored_digest,
 )
+from transport import StallReason
 
 if TYPE_CHECKING:
     from scanner.sources.interface import Batch
@@ -415,7 +416,10 @@ async def test_a_slow_reader_may_demand_until_it_has_read_the_end(mock_clock: tr
 async def test_a_call_that_is_not_half_closed_ends_in_the_end(
     drains: bool, autojump_clock: trio.abc.Clock
 ) -> None:
-    """Two seconds after its client said something, or a second after a drain began, with status OK."""
+    """Two seconds after its client said something, or a second after a drain began, with status OK.
+
+    What the server has waited for meanwhile is its client, and not its own work.
+    """
     async with serving(filled_store(5)) as (server, client):
         async with open_scan(client, credit=1 << 20) as scan:
             responses = [await scan.stream.receive() for _ in ("started", "batch", "end")]
@@ -428,6 +432,8 @@ async def test_a_call_that_is_not_half_closed_ends_in_the_end(
 
     assert pb.ScanResponse.FromString(bytes(responses[-1])).end.rows == 5
     assert waited_s == pytest.approx(1.0 if drains else 2.0, abs=0.2)
+    assert scan.stream.peer_stalls is not None
+    assert scan.stream.peer_stalls.seconds(StallReason.PEER) == pytest.approx(waited_s, abs=0.2)
 
 
 async def test_an_ended_scan_that_is_not_half_closed_takes_no_room() -> None:
