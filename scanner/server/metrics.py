@@ -210,7 +210,11 @@ def _disk(now: ScannerStatistics) -> Iterator[Metric]:
         "1 while writes are refused because the disk is full or a bucket has failed.",
         now.disk_read_only,
     )
-    yield _gauge("weir_disk_free_bytes", "Free bytes of the data directory's disk.", now.disk_free_bytes or 0)
+    yield _gauge(
+        "weir_disk_free_bytes",
+        "Free bytes of the data directory's disk, at the last look.",
+        now.disk_free_bytes,
+    )
     yield _gauge("weir_buckets_failed", "Buckets that take no writes since one failed.", now.buckets_failed)
 
 
@@ -221,17 +225,15 @@ def _security(now: ScannerStatistics) -> Iterator[Metric]:
     yield _counter("weir_auth_failures", "Calls whose caller could not be authenticated.", failed)
     yield _counter("weir_denied_calls", "Calls that their principal may not make.", denied)
     yield _labelled_counter("weir_audit_events", "Other events of the audit trail.", "event", events)
-    expiry = GaugeMetricFamily(
+    yield _gauge(
         "weir_certificate_expiry_timestamp_seconds",
         "When the server's certificate expires, seconds since 1970.",
-        labels=[],
+        now.certificate_expires_at,
     )
-    if now.certificate_expires_at is not None:
-        expiry.add_metric([], now.certificate_expires_at)
-    yield expiry
 
 
-def _gauge(name: str, text: str, value: float) -> Metric:
+def _gauge(name: str, text: str, value: float | None) -> Metric:
+    """None: there is no value, and so no sample; 0 would be one."""
     return GaugeMetricFamily(name, text, value=value)
 
 

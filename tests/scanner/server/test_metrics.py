@@ -94,6 +94,12 @@ async def test_scans_and_commits_are_counted() -> None:
             assert after[name] >= value, name
 
 
+async def test_free_room_that_is_not_known_is_not_told() -> None:
+    """Before the first look at the disk, or where there is none, nothing is told: 0 bytes would be a full disk."""
+    async with serving(MemoryStore()) as (server, _):
+        assert ("weir_disk_free_bytes", "") not in await scrape(server)
+
+
 async def collected() -> dict[str, str]:
     """The kind of every metric of a server, the process's own included, by name."""
     async with serving(filled_store(1)) as (server, _), serve_metrics(server.statistics) as port:
