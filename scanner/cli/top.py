@@ -90,7 +90,8 @@ def _key(stream: StreamInfo) -> tuple[int, int]:
 
 def _row(stream: StreamInfo, before: StreamInfo | None, elapsed_s: float) -> Row:
     moved, seconds, stalls = stream.bytes_sent + stream.bytes_received, stream.age_s, stream.stalls
-    if before is not None:
+    # A server that was started again gives out the same numbers: a younger stream than that is another one.
+    if before is not None and stream.age_s >= elapsed_s:
         moved -= before.bytes_sent + before.bytes_received
         seconds = elapsed_s
         stalls = StallTimes(

@@ -76,6 +76,13 @@ def test_two_looks_tell_of_the_time_between() -> None:
     assert (row.bytes_per_s, row.reason, row.share) == (1 << 19, StallReason.SOCKET, 1.0)
 
 
+def test_a_number_that_a_restarted_server_gives_again() -> None:
+    """Another stream has it now, which is told of since its own start; it was one of -9 MB/s."""
+    younger = replace(STREAM, age_s=0.5, bytes_sent=1 << 20, stalls=StallTimes((0, 0, 0, 0, 0, SECOND, 0, 0)))
+    (row,) = compare(Look(100.0, (STREAM,)), Look(101.0, (younger,)))
+    assert (row.bytes_per_s, row.reason) == (2 << 20, StallReason.STORAGE)
+
+
 def test_busy_streams_come_first() -> None:
     """Order is by rate, then by number; a stream that is new counts from its start."""
     idle = replace(STREAM, stream_id=1, bytes_sent=0)
