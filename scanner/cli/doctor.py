@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Final
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    Progress,
+    ProgressColumn,
+    TaskProgressColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Column
 
 from scanner.cli.app import CommandUnreadable, example, is_terminal, takes_colour
 from scanner.cli.escapes import escaped
@@ -83,19 +91,24 @@ def _print_summary(counts: Counts, severities: dict[Severity, int], as_json: boo
     click.echo(f"{', '.join(f'{number} {what}' for what, number in found.items())} in {looked}")
 
 
-@contextmanager
-def _progress() -> Iterator[tuple[Progress, OnProgress]]:
-    """A bar on a terminal, else nothing."""
-    layout = (
-        TextColumn("{task.description}"),
+def _layout() -> tuple[ProgressColumn, ...]:
+    # Of a checkpoint's path no more than table and bucket: the whole leaves no room for how far it is.
+    place = Column(no_wrap=True, overflow="ellipsis", max_width=len("checkpoints/000000/0000/"))
+    return (
+        TextColumn("{task.description}", table_column=place),
         BarColumn(),
         TaskProgressColumn(),
         TextColumn("{task.fields[records]} rows and changes"),
         TimeRemainingColumn(),
     )
+
+
+@contextmanager
+def _progress() -> Iterator[tuple[Progress, OnProgress]]:
+    """A bar on a terminal, else nothing."""
     console = Console(stderr=True)
     with Progress(
-        *layout,
+        *_layout(),
         console=console,
         transient=True,
         disable=not is_terminal(),

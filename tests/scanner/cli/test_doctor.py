@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
+from rich.console import Console
+from rich.progress import Progress
 
 import scanner.sync
+from scanner.cli.doctor import _layout
 from tests.scanner.cli.test_processes import serving, weir
 from tests.support.server import running_server
 from tests.support.storage_damage import flip
@@ -51,6 +54,17 @@ def test_a_directory_that_was_served(tmp_path: Path, weir_here: Weir) -> None:
     as_json = weir_here("doctor", data, "--json")
     first, last = map(json.loads, as_json.stdout.splitlines())
     assert (as_json.returncode, first["severity"], last["summary"]["errors"]) == (1, "error", 1)
+
+
+def test_the_bar_tells_how_far_it_is_at_a_checkpoint(capsys: pytest.CaptureFixture[str]) -> None:
+    """Its long path leaves room for that on a terminal of 80 columns."""
+    bar = Progress(*_layout())
+    path = "checkpoints/000002/0003/000000-74992-1795807644725709-a62e3bd96e465c980c8509411e6b2e69"
+    bar.add_task(path, total=100, completed=37, records=12_345_678)
+    Console(width=80).print(bar.get_renderable())
+    shown = capsys.readouterr().out
+    assert shown.startswith("checkpoints/000002/0003")
+    assert " 37% 12345678 rows and changes -:--:--" in shown
 
 
 def test_what_is_no_data_directory(tmp_path: Path, weir_here: Weir) -> None:
