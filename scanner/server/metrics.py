@@ -194,7 +194,11 @@ def _commits(now: ScannerStatistics) -> Iterator[Metric]:
     )
     yield _gauge("weir_write_queue_bytes", "Writes decoded and not yet durable, now.", now.write_queue_bytes)
     yield _histogram("weir_commit_seconds", "Time of a group commit, its fsync included.", activity.commits)
-    yield _counter("weir_commit_writes", "Writes committed; several share a commit.", activity.commit_writes)
+    yield _counter(
+        "weir_commit_writes",
+        "Writes committed, of each bucket; several share a commit.",
+        activity.commit_writes,
+    )
     yield _counter("weir_commit_rows", "Rows and deletes in them.", activity.commit_rows)
     yield _counter(
         "weir_duplicate_writes",

@@ -731,7 +731,7 @@ class ServedBucket:
         """Write a share piece by piece, invisibly, and show it with the last commit."""
         # The same for all pieces: a floor that is told meanwhile must be below all of their times.
         after_us = self._raise_floor()
-        start = self.storage.log_end
+        start, rows = self.storage.log_end, 0
         while (piece := await self._run_blocking(functools.partial(next, pieces, None))) is not None:
             waiting = [piece]
             while waiting:
@@ -744,10 +744,13 @@ class ServedBucket:
                 await self._run_blocking(
                     functools.partial(self.storage.commit_prepared, prepared, unfinished=True)
                 )
-                self.activity.commit_rows += len(part)
+                rows += len(part)
         last = await self._prepare([], after_us)
         applied = {transaction.name: _applied(transaction, start, last.start)}
         await self._run_blocking(functools.partial(self.storage.commit_prepared, last, applied=applied))
+        # Not piece by piece: of a share that fails all is undone, and written again.
+        self.activity.commit_writes += bool(rows)
+        self.activity.commit_rows += rows
         return start, last.start
 
     async def _prepare(
