@@ -280,9 +280,8 @@ class Stream:
                 came = self._receiver.is_set()
                 self._receiver = None
                 self._core.expecting = False
-                if (
-                    attributed
-                ):  # until the message came: the reader has set the clock; if none came, until now
+                if attributed:
+                    # Until the message came: the reader has set the clock. If none came, until now.
                     now = self._driver.core.clock.now if came else trio.current_time()
                     self._core.stalls.leave(_PEER, now)
             message = self._take()
