@@ -7,11 +7,13 @@ every argument is passed to `Exception.__init__`.
 
 from __future__ import annotations
 
+import difflib
 import logging
 from typing import TYPE_CHECKING, Final, TypeVar
 
 if TYPE_CHECKING:
     import datetime
+    from collections.abc import Iterable
 
 _SHOWN_CHARACTERS_MAX: Final = 200
 _logger = logging.getLogger("weir.spark")
@@ -46,6 +48,13 @@ def shown(value: str | None) -> str:
     if value is None or len(value) <= _SHOWN_CHARACTERS_MAX:
         return repr(value)
     return repr(f"{value[:_SHOWN_CHARACTERS_MAX]}...")
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """A hint at the known name that is nearest, to be put behind what is wrong; empty: none is near."""
+    spelled = {each.lower(): each for each in known}
+    nearest = difflib.get_close_matches(name.lower(), spelled, n=1)
+    return f"; did you mean {spelled[nearest[0]]!r}?" if nearest else ""
 
 
 class SourceUnsupportedError(SourceError):

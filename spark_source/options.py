@@ -8,13 +8,12 @@ complete, valid `SourceOptions` or raises `SourceOptionError`.
 from __future__ import annotations
 
 import datetime
-import difflib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeVar, get_args
 
-from spark_source.errors import SourceOptionError, shown
+from spark_source.errors import SourceOptionError, did_you_mean, shown
 
 Mode = Literal["push", "session", "token", "cursor", "asof"]
 """How rows travel: server push, or pages pulled by one of the models that push is compared with."""
@@ -243,9 +242,7 @@ def _describe_unknown(name: str) -> str:
     of_writes = {known.lower(): known for known in WRITE_OPTION_NAMES}
     if lowered in of_writes:
         return f"option {of_writes[lowered]!r} is one of writing: it belongs to df.write or df.writeStream"
-    spelled = {**_SPELLED, **of_writes}
-    nearest = difflib.get_close_matches(lowered, spelled, n=1)
-    hint = f"; did you mean {spelled[nearest[0]]!r}?" if nearest else ""
+    hint = did_you_mean(name, (*OPTION_NAMES, *WRITE_OPTION_NAMES))
     if lowered == "checkpointlocation":
         hint = "; it belongs to df.writeStream"
     if lowered in {"token", "password"}:

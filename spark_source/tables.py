@@ -19,8 +19,8 @@ from pyspark.sql import functions
 from scanner import ArgumentInvalid, ScannerError, parse_where
 from spark_source.connection import ask
 from spark_source.data_source import WeirDataSource
-from spark_source.errors import SourceError, SourceOptionError, shown, without_traceback
-from spark_source.options import SourceOptions
+from spark_source.errors import SourceError, SourceOptionError, without_traceback
+from spark_source.options import SourceOptions, refused
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -79,12 +79,10 @@ class TableRead:
             SourceOptionError: It is not one condition.
         """
         try:
-            parse_where(
-                condition
-            )  # Alone: what `a) OR (b` says would not all be joined to what was said before.
+            # Alone: what `a) OR (b` says would not all be joined to what was said before.
+            parse_where(condition)
         except ArgumentInvalid as error:
-            problem = f"option 'where' cannot be {shown(condition)}: {error.message}"
-            raise SourceOptionError("where", condition, problem) from None
+            raise refused("where", condition, error.message) from None
         before = self._given("where")
         return self._with("where", condition if before is None else f"({before}) AND ({condition})")
 

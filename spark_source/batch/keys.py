@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 import pyarrow as pa
 
-from spark_source.errors import SourceOptionError, shown
+from spark_source.options import refused
 
 if TYPE_CHECKING:
     from scanner import TableDescription
@@ -50,7 +50,7 @@ def key_prefix(option: str, text: str, table: TableDescription) -> tuple[object,
     """
 
     def refuse(why: str) -> NoReturn:
-        raise SourceOptionError(option, text, f"option {option!r} cannot be {shown(text)}: {why}")
+        raise refused(option, text, why)
 
     values = _values(text, refuse)
     if len(values) > len(table.primary_key):

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from scanner import LeaseNotFound, LeaseState, LeaseTarget, ScannerError, SnapshotLost, TooManyScans
-from spark_source.errors import SourceOptionError
+from spark_source.options import refused
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -167,11 +167,11 @@ def held_states(client: Client, table: Table, lease_id: str) -> PlannedStates:
     states = _states(info.buckets, table, lease_id, info.ttl_s)
     missing = [bucket for bucket, offset in enumerate(states.offsets) if offset is None]
     if missing:
-        raise SourceOptionError(
+        raise refused(
             "leaseId",
             lease_id,
-            f"option 'leaseId' cannot be {lease_id!r}: that lease keeps nothing of table {table.name!r},"
-            f" bucket {', '.join(map(str, missing))}; acquire one of the whole table",
+            f"that lease keeps nothing of table {table.name!r}, bucket {', '.join(map(str, missing))};"
+            " acquire one of the whole table",
         )
     return states
 

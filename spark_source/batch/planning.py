@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from scanner import ArgumentInvalid, OffsetOutOfRange
 from spark_source.batch.leasing import PlannedStates, held_states, lease_states
 from spark_source.batch.partitions import BucketPartition
-from spark_source.errors import SourceOptionError
+from spark_source.options import refused
 
 if TYPE_CHECKING:
     import datetime
@@ -111,10 +111,7 @@ def _offsets_at(table: Table, instant: datetime.datetime) -> list[int]:
     try:
         found = table.offsets(at=instant)
     except ArgumentInvalid as error:
-        shown = instant.isoformat()
-        raise SourceOptionError(
-            "asOfTimestamp", shown, f"option 'asOfTimestamp' cannot be {shown!r}: {error.message}"
-        ) from None
+        raise refused("asOfTimestamp", instant.isoformat(), error.message) from None
     for each in found:
         if not each.is_kept:
             raise OffsetOutOfRange(
@@ -137,10 +134,6 @@ def _offsets_asked_for(options: SourceOptions, buckets: int) -> list[int | None]
     named = [bucket for bucket, _ in options.as_of]
     if named != list(range(buckets)):
         value = ",".join(f"{bucket}:{offset}" for bucket, offset in options.as_of)
-        raise SourceOptionError(
-            "asOf",
-            value,
-            f"option 'asOf' cannot be {value!r}: table {options.table} has the buckets 0 to {buckets - 1},"
-            " and each of them needs an offset",
-        )
+        why = f"table {options.table} has the buckets 0 to {buckets - 1}, and each of them needs an offset"
+        raise refused("asOf", value, why)
     return [offset for _, offset in options.as_of]

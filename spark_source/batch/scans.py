@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from scanner import ArgumentInvalid, KeyInvalid, ScanSource
 from spark_source.batch.keys import key_prefix
-from spark_source.errors import SourceOptionError, shown
+from spark_source.errors import shown
+from spark_source.options import refused
 
 if TYPE_CHECKING:
     from scanner.sync import Scan, Table
@@ -24,12 +25,7 @@ def plan_scan(table: Table, options: SourceOptions) -> Scan:
     scan = scan.with_source(ScanSource.LIVE_KV).with_mode(options.mode)
     if options.columns is not None:
         scan = scan.select(*options.columns)
-    if options.where is not None:
-        try:
-            scan = scan.where(options.where)
-        except ArgumentInvalid as error:
-            raise _refuse("where", options.where, error) from error
-    scan = _within_keys(scan, table, options)
+    scan = _within_keys(with_condition(scan, options), table, options)
     if options.credit_bytes is not None:
         scan = scan.with_credit(options.credit_bytes)
     if options.page_bytes is not None:
@@ -37,6 +33,21 @@ def plan_scan(table: Table, options: SourceOptions) -> Scan:
     if options.page_depth is not None:
         scan = scan.with_page_depth(options.page_depth)
     return scan
+
+
+def with_condition(scan: Scan, options: SourceOptions) -> Scan:
+    """A scan of those rows alone that meet option ``where``.
+
+    Raises:
+        SourceOptionError: It does not fit the table.
+        ColumnNotFound: The table has no such column.
+    """
+    if options.where is None:
+        return scan
+    try:
+        return scan.where(options.where)
+    except ArgumentInvalid as error:
+        raise refused("where", options.where, error.message) from error
 
 
 def _within_keys(scan: Scan, table: Table, options: SourceOptions) -> Scan:
@@ -49,18 +60,10 @@ def _within_keys(scan: Scan, table: Table, options: SourceOptions) -> Scan:
         try:
             scan.key_range(start if option == "keyFrom" else None, end if option == "keyTo" else None)
         except (ArgumentInvalid, KeyInvalid) as error:
-            raise _refuse(option, str(text), error) from error
+            raise refused(option, str(text), error.message) from error
     scan = scan.key_range(start, end)
     keys = scan.plan.key_range
     if keys.end and keys.end < keys.start:
-        raise SourceOptionError(
-            "keyTo",
-            options.key_to,
-            f"option 'keyTo' cannot be {shown(options.key_to)}: keyFrom, {shown(options.key_from)}, sorts after it,"
-            " and no key would be read",
-        )
+        why = f"keyFrom, {shown(options.key_from)}, sorts after it, and no key would be read"
+        raise refused("keyTo", str(options.key_to), why)
     return scan
-
-
-def _refuse(option: str, text: str, error: ArgumentInvalid | KeyInvalid) -> SourceOptionError:
-    return SourceOptionError(option, text, f"option {option!r} cannot be {shown(text)}: {error.message}")

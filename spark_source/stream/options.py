@@ -8,15 +8,14 @@ checked when Spark asks for the one or the other.
 from __future__ import annotations
 
 import datetime
-import difflib
 import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from spark_source.errors import SourceOptionError
-from spark_source.options import OPTION_NAMES, SourceOptions, refused, size_bytes, whole_number
+from spark_source.errors import SourceOptionError, did_you_mean
+from spark_source.options import OPTION_NAMES, SourceOptions, parse_bool, refused, size_bytes, whole_number
 
 LATEST: Final = -1
 """In JSON of offsets, as Kafka has it: where the log ends."""
@@ -181,7 +180,7 @@ class ChangeOptions:
             entry = given.get(name.lower())
             return None if entry is None else parse(name, entry[1].strip())
 
-        fail = take("failOnDataLoss", _parse_bool)
+        fail = take("failOnDataLoss", parse_bool)
         starting: tuple[Place | None, ...] = (
             take("startingTimestamp", _parse_time),
             take("startingOffsets", _parse_starting),
@@ -243,7 +242,7 @@ def reads_changes(options: Mapping[str, str]) -> bool:
     """
     given = {name.lower(): (name, value) for name, value in options.items()}
     _, value = given.get("readchanges", ("", "false"))
-    if _parse_bool("readChanges", value.strip()):
+    if parse_bool("readChanges", value.strip()):
         return True
     for name in CHANGE_OPTION_NAMES:
         if name != "readChanges" and name.lower() in given:
@@ -261,13 +260,11 @@ def without_read_changes(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def _require_known(given: Mapping[str, tuple[str, str]]) -> None:
-    known = {name.lower(): name for name in (*OPTION_NAMES, *CHANGE_OPTION_NAMES)}
+    known = _OWN.union(name.lower() for name in OPTION_NAMES)
     for lowered, (name, _) in given.items():
-        nearest = difflib.get_close_matches(lowered, list(_OWN), n=1)
-        if lowered not in known and nearest:
-            raise SourceOptionError(
-                name, None, f"unknown option {name!r}; did you mean {known[nearest[0]]!r}?"
-            )
+        hint = "" if lowered in known else did_you_mean(name, CHANGE_OPTION_NAMES)
+        if hint:
+            raise SourceOptionError(name, None, f"unknown option {name!r}{hint}")
 
 
 def _is_harmless(name: str, value: str) -> bool:
@@ -301,12 +298,6 @@ def _limits(take: Callable[[str, Callable[[str, str], int]], int | None]) -> Lim
 
 def _refused(name: str, value: str) -> SourceOptionError:
     return refused(name, value, f"it is {_HELP[name]}")
-
-
-def _parse_bool(name: str, value: str) -> bool:
-    if value.lower() not in ("true", "false"):
-        raise _refused(name, value)
-    return value.lower() == "true"
 
 
 def _parse_count(name: str, value: str) -> int:

@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from scanner import ArgumentInvalid, OffsetOutOfRange, ScanSource, TableNotFound
+from scanner import OffsetOutOfRange, ScanSource, TableNotFound
 from spark_source.batch.leasing import PlannedStates, TaskLease
 from spark_source.batch.planning import bucket_partitions
+from spark_source.batch.scans import with_condition
 from spark_source.connection import ask, open_client_again
-from spark_source.errors import SourceDataLossError, SourceError, SourceOptionError, shown
+from spark_source.errors import SourceDataLossError, SourceError
 from spark_source.schema import arrow_schema, spark_schema, to_spark_batch
 from spark_source.stream.logs import warn_of_loss
 
@@ -270,11 +271,5 @@ def _changes(table: Table, options: ChangeOptions) -> Scan:
 
 def _within(scan: Scan, options: ChangeOptions) -> Scan:
     source = options.source
-    if source.where is not None:
-        try:
-            scan = scan.where(source.where)
-        except ArgumentInvalid as error:
-            raise SourceOptionError(
-                "where", source.where, f"option 'where' cannot be {shown(source.where)}: {error.message}"
-            ) from error
+    scan = with_condition(scan, source)
     return scan if source.credit_bytes is None else scan.with_credit(source.credit_bytes)

@@ -6,13 +6,12 @@ it returns complete, valid `WriteOptions` or raises `SourceOptionError`.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from spark_source.errors import SourceOptionError
+from spark_source.errors import SourceOptionError, did_you_mean
 from spark_source.options import (
     OPTION_NAMES,
     WRITE_OPTION_NAMES,
@@ -142,9 +141,10 @@ def _describe_unknown(name: str) -> str:
         return f"option {of_reads[lowered]!r} is one of reading: it belongs to spark.read, not to a write"
     if lowered in {"token", "password"}:
         return f"unknown option {name!r}; a token stands in a file, which option 'tokenFile' names"
-    nearest = difflib.get_close_matches(lowered, _SPELLED, n=1)
-    hint = f"; did you mean {_SPELLED[nearest[0]]!r}?" if nearest else ""
-    return f"unknown option {name!r}{hint} (the options of a write are {', '.join(_SPELLED.values())})"
+    known = _SPELLED.values()
+    return (
+        f"unknown option {name!r}{did_you_mean(name, known)} (the options of a write are {', '.join(known)})"
+    )
 
 
 def _parse_name(option: str, value: str) -> str:

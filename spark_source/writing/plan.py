@@ -11,14 +11,13 @@ Pure: knows no network.
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 from pyspark.sql import types as spark
 
-from spark_source.errors import SourceSchemaError
+from spark_source.errors import SourceSchemaError, did_you_mean
 from spark_source.schema import arrow_schema
 
 if TYPE_CHECKING:
@@ -125,12 +124,9 @@ def _change_type(schema: spark.StructType, table: TableDescription, options: Wri
 
 
 def _describe_unknown(name: str, table: TableDescription) -> str:
-    spelled = {known.lower(): known for known in table.column_names}
-    nearest = difflib.get_close_matches(name.lower(), spelled, n=1)
-    hint = f"; did you mean {spelled[nearest[0]]!r}?" if nearest else ""
     return (
-        f"table {table.name} has no column {name!r}{hint} (it has {', '.join(table.column_names)}): drop it before the"
-        " write"
+        f"table {table.name} has no column {name!r}{did_you_mean(name, table.column_names)}"
+        f" (it has {', '.join(table.column_names)}): drop it before the write"
     )
 
 
