@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 
-from spark_source.errors import SourceError, SourceOptionError, without_traceback
+from spark_source.errors import PlainErrors, SourceOptionError
 from spark_source.load import Load
 from spark_source.options import SourceOptions
 from spark_source.stream.options import ChangeOptions, reads_changes, without_read_changes
@@ -171,13 +171,9 @@ class WeirDataSource(DataSource):
         Waits: For the server's description of the table, the first time.
         """
         if self._schema is None:
-            from scanner import ScannerError
-
-            try:
+            with PlainErrors():
                 self._schema, table_id = self._read_schema()
                 self._load = self._load.of_table(table_id)
-            except (ScannerError, SourceError) as error:
-                raise without_traceback(error) from None
         return self._schema
 
     def reader(self, schema: StructType) -> BucketReader | ChangesReader:
@@ -241,21 +237,17 @@ class WeirDataSource(DataSource):
         return self._parse_of_read() if self._read_options is None else self._read_options
 
     def _parse_of_read(self) -> SourceOptions:
-        try:
+        with PlainErrors():
             if reads_changes(self.options):
                 self._changes = ChangeOptions.parse(self.options)
                 self._read_options = self._changes.source
             else:
                 self._read_options = SourceOptions.parse(without_read_changes(self.options))
-        except SourceOptionError as error:
-            raise without_traceback(error) from None
         return self._read_options
 
     def _of_write(self, *, streaming: bool) -> WriteOptions:
-        try:
+        with PlainErrors():
             return WriteOptions.parse(self.options, streaming=streaming)
-        except SourceOptionError as error:
-            raise without_traceback(error) from None
 
 
 def register(spark: SparkSession) -> None:

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import difflib
 import logging
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
+
+from scanner import ScannerError
 
 if TYPE_CHECKING:
     import datetime
     from collections.abc import Iterable
+    from types import TracebackType
 
 _SHOWN_CHARACTERS_MAX: Final = 200
 _logger = logging.getLogger("weir.spark")
-_E = TypeVar("_E", bound=Exception)
 
 
 class SourceError(Exception):
@@ -145,11 +147,19 @@ class SourceDataError(SourceError):
     """A row of a DataFrame cannot be written; its one argument says in a line why, and what to do."""
 
 
-def without_traceback(error: _E) -> _E:
-    """An error as a user of Spark is to see it, to be raised ``from None``; the whole of it is logged, level debug.
+class PlainErrors:
+    """A block whose `ScannerError` or `SourceError` leaves it as a user of Spark is to see it: without its origins.
 
     Spark prints every frame and every cause of what a source raises. Those of a failed connection are forty lines of
-    threads and event loops, around the one that helps.
+    threads and event loops, around the one that helps. They are logged, level debug.
     """
-    _logger.debug("%s", error, exc_info=error)
-    return error.with_traceback(None)
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if isinstance(error, ScannerError | SourceError):
+            _logger.debug("%s", error, exc_info=error)
+            raise error.with_traceback(None) from None

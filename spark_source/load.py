@@ -13,6 +13,11 @@ if TYPE_CHECKING:
     from scanner.sync import Table
 
 
+def new_lease_id() -> str:
+    """An id that nobody has."""
+    return f"spark-{secrets.token_hex(8)}"
+
+
 @dataclass(frozen=True, slots=True)
 class Load:
     """Names the state that a ``load()`` reads."""
@@ -27,7 +32,7 @@ class Load:
     @classmethod
     def new(cls) -> Load:
         """One that nobody has."""
-        return cls(f"spark-{secrets.token_hex(8)}", time.time())
+        return cls(new_lease_id(), time.time())
 
     def of_table(self, table_id: int) -> Load:
         """The same load, of the table whose schema Spark is told."""

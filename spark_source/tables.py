@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions
 
-from scanner import ArgumentInvalid, ScannerError, parse_where
+from scanner import ArgumentInvalid, parse_where
 from spark_source.connection import ask
 from spark_source.data_source import WeirDataSource
-from spark_source.errors import SourceError, SourceOptionError, without_traceback
+from spark_source.errors import PlainErrors, SourceOptionError
 from spark_source.options import SourceOptions, refused
 
 if TYPE_CHECKING:
@@ -143,10 +143,8 @@ class TableRead:
         if threshold <= 0:
             return False
         options = SourceOptions.parse(self.options)
-        try:
+        with PlainErrors():
             return ask(options, lambda client: _stored_bytes(client, options.table, threshold)) <= threshold
-        except (ScannerError, SourceError) as error:
-            raise without_traceback(error) from None
 
     def _given(self, name: str) -> str | None:
         return next((text for each, text in self.options.items() if each.lower() == name.lower()), None)
@@ -177,11 +175,9 @@ def views(spark: SparkSession, endpoint: str, prefix: str = "", **options: objec
 
     Waits: For the server, a few times for each table.
     """
-    try:
+    with PlainErrors():
         options_of_any = SourceOptions.parse(_options_of(endpoint, "any", options))
         names = [each.name for each in ask(options_of_any, lambda client: client.tables())]
-    except (ScannerError, SourceError) as error:
-        raise without_traceback(error) from None
     seen: dict[str, str] = {}
     for name in names:
         other = seen.setdefault(name.lower(), name)

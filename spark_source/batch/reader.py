@@ -24,14 +24,14 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from scanner import OffsetOutOfRange, ScannerError, SnapshotLost, TableNotFound
+from scanner import OffsetOutOfRange, SnapshotLost, TableNotFound
 from spark_source.batch.leasing import TaskLease
 from spark_source.batch.partitions import BucketPartition
 from spark_source.batch.planning import bucket_partitions, plan_states
 from spark_source.batch.scans import plan_scan
 from spark_source.batch.statistics import BucketReport, report_batch
 from spark_source.connection import ask, open_client_again, patience
-from spark_source.errors import SourceError, without_traceback
+from spark_source.errors import PlainErrors
 from spark_source.release import OfOneRelease
 from spark_source.schema import STATISTICS_COLUMN, arrow_schema, check_schema, spark_schema, to_spark_batch
 
@@ -91,10 +91,8 @@ class BucketReader(OfOneRelease, DataSourceReader):
         Waits: For the server's description of the table, for the lease, and for where buckets are to be cut; half a
             minute for the server to be there, if it was there for the schema.
         """
-        try:
+        with PlainErrors():
             return ask(self._options, self._plan, patience(self._load))
-        except (ScannerError, SourceError) as error:
-            raise without_traceback(error) from None
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Scan one partition.
@@ -113,22 +111,21 @@ class BucketReader(OfOneRelease, DataSourceReader):
         Waits: For the server: half a minute for it to be there, and then at most as long as its heartbeats come.
         """
         assert isinstance(partition, BucketPartition)
-        try:
-            yield from self._read(partition)
-        except TableNotFound as error:
-            raise TableNotFound(
-                f"the table that Spark planned to read is gone: {error.message}; load the DataFrame again"
-            ) from None
-        except (SnapshotLost, OffsetOutOfRange) as error:
-            if not partition.options.takes_lease:
-                raise without_traceback(error) from None
-            raise SnapshotLost(
-                f"the state that Spark planned to read is no longer kept: {error.message}; load the DataFrame again,"
-                " and give option leaseTtl more seconds if it is used for long",
-                oldest_offset=error.oldest_offset,
-            ) from None
-        except (ScannerError, SourceError) as error:
-            raise without_traceback(error) from None
+        with PlainErrors():
+            try:
+                yield from self._read(partition)
+            except TableNotFound as error:
+                raise TableNotFound(
+                    f"the table that Spark planned to read is gone: {error.message}; load the DataFrame again"
+                ) from None
+            except (SnapshotLost, OffsetOutOfRange) as error:
+                if not partition.options.takes_lease:
+                    raise
+                raise SnapshotLost(
+                    f"the state that Spark planned to read is no longer kept: {error.message}; load the DataFrame"
+                    " again, and give option leaseTtl more seconds if it is used for long",
+                    oldest_offset=error.oldest_offset,
+                ) from None
 
     def _plan(self, client: Client) -> list[BucketPartition]:
         options = self._options

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from scanner import ScannerError
 from spark_source.batch.leasing import shared_lease
 from spark_source.connection import ask, patience
-from spark_source.errors import SourceError, SourceOptionError, without_traceback
+from spark_source.errors import PlainErrors, SourceOptionError
 from spark_source.release import OfOneRelease
 from spark_source.schema import check_schema
 from spark_source.stream.log_lease import log_targets
@@ -63,11 +62,9 @@ class ChangesReader(OfOneRelease, DataSourceReader):
         Waits:
             For the server, and for the lease; half a minute for the server to be there, if it was there for the schema.
         """
-        try:
+        with PlainErrors():
             self._options.require_batch()
             return ask(self._options.source, self._plan, patience(self._load))
-        except (ScannerError, SourceError) as error:
-            raise without_traceback(error) from None
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one partition; see `spark_source.stream.tasks.read_slice`.
@@ -77,10 +74,8 @@ class ChangesReader(OfOneRelease, DataSourceReader):
         """
         if not isinstance(partition, LogSlice):
             return
-        try:
+        with PlainErrors():
             yield from read_slice(partition, self._schema)
-        except (ScannerError, SourceError) as error:
-            raise without_traceback(error) from None
 
     def _plan(self, client: Client) -> list[LogSlice]:
         options = self._options

@@ -11,7 +11,6 @@ and read again until it has planned the next one.
 from __future__ import annotations
 
 import logging
-import secrets
 import threading
 from typing import TYPE_CHECKING, Final
 
@@ -23,11 +22,6 @@ if TYPE_CHECKING:
 
 _RENEWALS_PER_TTL: Final = 3
 _logger = logging.getLogger("weir.spark")
-
-
-def new_lease_id() -> str:
-    """An id that no other query has."""
-    return f"spark-{secrets.token_hex(8)}"
 
 
 def log_targets(table: str, positions: Positions) -> list[LeaseTarget]:

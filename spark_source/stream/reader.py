@@ -27,13 +27,14 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from scanner import ScannerError, Unauthenticated
+from scanner import Unauthenticated
 from spark_source.connection import AWAY, patience
-from spark_source.errors import SourceError, without_traceback
+from spark_source.errors import PlainErrors, SourceError
+from spark_source.load import new_lease_id
 from spark_source.release import OfOneRelease
 from spark_source.schema import check_schema
 from spark_source.stream.admission import Delay
-from spark_source.stream.log_lease import LogLease, new_lease_id
+from spark_source.stream.log_lease import LogLease
 from spark_source.stream.logs import TableLogs
 from spark_source.stream.offsets import INITIAL, Positions, StreamOffset
 from spark_source.stream.options import Full, Limits
@@ -180,10 +181,8 @@ class ChangeStreamReader(OfOneRelease, DataSourceStreamReader, SupportsTriggerAv
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one partition; see `spark_source.stream.tasks.read_slice`."""
         assert isinstance(partition, LogSlice | SnapshotSlice)
-        try:
+        with PlainErrors():
             yield from read_slice(partition, self._schema)
-        except (ScannerError, SourceError) as error:
-            raise without_traceback(error) from None
 
     def stop(self) -> None:
         """End the planner's connection and thread; the lease ends with its time. Idempotent."""
@@ -193,7 +192,7 @@ class ChangeStreamReader(OfOneRelease, DataSourceStreamReader, SupportsTriggerAv
 
     def _planned(self, ask: Callable[[_Planner], T]) -> T:
         """Ask the planner; once more, over another connection, if the server goes away, or knows its token no more."""
-        try:
+        with PlainErrors():
             try:
                 return ask(self._begun())
             except AWAY:
@@ -203,8 +202,6 @@ class ChangeStreamReader(OfOneRelease, DataSourceStreamReader, SupportsTriggerAv
                     raise
                 self._planner.connect_again()
                 return ask(self._planner)
-        except (ScannerError, SourceError) as error:
-            raise without_traceback(error) from None
 
     def _begun(self) -> _Planner:
         if self._planner is None:

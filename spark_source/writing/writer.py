@@ -23,12 +23,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from scanner import ScannerError, TransactionDecided, VersionGap, VersionSuperseded
 from spark_source.connection import ask, open_client, open_client_again
-from spark_source.errors import (
-    SourceError,
-    SourceMissingBatchesError,
-    SourceUnsupportedError,
-    without_traceback,
-)
+from spark_source.errors import PlainErrors, SourceMissingBatchesError, SourceUnsupportedError
 from spark_source.release import OfOneRelease
 from spark_source.writing.options import ONCE
 from spark_source.writing.plan import WritePlan, plan_write
@@ -121,7 +116,7 @@ class StreamWriter(OfOneRelease, DataSourceStreamArrowWriter):
                 self._options.target.table, batchId, None if newest is None else int(newest)
             )
             if self._options.fail_on_missing_batches:
-                raise without_traceback(missing) from None
+                raise missing from None
             _logger.warning("%s; it is written without those between", missing.problem)
             _publish(self._options, self._plan, transaction, messages)
 
@@ -161,20 +156,16 @@ def _plan(
 
     Waits: For the server's description of the table.
     """
-    try:
+    with PlainErrors():
         table = ask(options.target, lambda client: client.table(options.target.table), connect)
         return plan_write(schema, table.description, table.table_id, options, overwrite=overwrite)
-    except (ScannerError, SourceError) as error:
-        raise without_traceback(error) from None
 
 
 def _staged(
     options: WriteOptions, plan: WritePlan, transaction: Transaction, batches: Iterator[pa.RecordBatch]
 ) -> StagedPart:
-    try:
+    with PlainErrors():
         return stage(options, plan, transaction, this_part(), batches)
-    except (ScannerError, SourceError) as error:
-        raise without_traceback(error) from None
 
 
 def _of_micro_batch(messages: Messages, batch_id: int) -> Transaction | None:
@@ -230,10 +221,8 @@ def _publish(
         publishing = planned_table(client, options, plan).transaction(transaction.name, transaction.version)
         return publishing.publish(attempts, overwrite=plan.overwrite, rows=rows, previous_version=previous)
 
-    try:
+    with PlainErrors():
         published = ask(options.target, decide, open_client_again)
-    except ScannerError as error:
-        raise without_traceback(error) from None
     if published.previous_unknown:
         _logger.warning(
             "%s is the first one that the table knows of: whether those before are in it, nobody can tell",
