@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from scanner.client.groups import GroupBucket, GroupInfo, GroupSummary
     from scanner.client.leases import Lease, LeasedBucket, LeaseInfo, LeaseState, LeaseTarget, NotLeased
     from scanner.client.log_measures import MeasuredLog
+    from scanner.client.offsets import OffsetRange, OffsetsAt
     from scanner.client.point_reads import GetResult
     from scanner.client.scan.builder import ScanMode, ScanPlan, ScanSource
     from scanner.client.scan.expressions import Column, Condition, col, parse_where
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from scanner.client.splits import BucketRanges
     from scanner.client.table import GroupScan, Scan, Table
     from scanner.client.transactions import PartWriter, Published, Staged, Transaction, TransactionInfo
-    from scanner.client.writer import OffsetRange, OffsetsAt, Writer, WriteResult
+    from scanner.client.writer import Writer, WriteResult
     from scanner.data.digest import combine_digests, join_digests
     from scanner.data.folding import Fold
     from scanner.data.half_applied import HalfApplied
@@ -298,6 +299,10 @@ _HOMES: Final[dict[str, tuple[str, ...]]] = {
         "LeaseTarget",
         "NotLeased",
     ),
+    "scanner.client.offsets": (
+        "OffsetRange",
+        "OffsetsAt",
+    ),
     "scanner.client.scan.builder": (
         "ScanMode",
         "ScanPlan",
@@ -318,8 +323,6 @@ _HOMES: Final[dict[str, tuple[str, ...]]] = {
         "TransactionInfo",
     ),
     "scanner.client.writer": (
-        "OffsetRange",
-        "OffsetsAt",
         "Writer",
         "WriteResult",
     ),

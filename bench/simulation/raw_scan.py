@@ -19,8 +19,8 @@ from bench.simulation.history import Bookmark, BucketRecord, History, ScanRecord
 from bench.simulation.tables import rows_of
 from bench.simulation.tails import SOURCES, Following
 from bench.simulation.workload import RETRIES, Behaviour, State
+from scanner.client.arguments import microseconds
 from scanner.client.failures import as_scanner_error
-from scanner.client.scan.table_scan import microseconds
 from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.tasks import bare
 from scanner.wire import methods

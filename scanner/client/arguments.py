@@ -15,6 +15,7 @@ import numpy as np
 
 from scanner.errors import ArgumentInvalid, BucketNotFound
 
+EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 UINT32_MAX = 2**32 - 1
 UINT64_MAX = 2**64 - 1
 
@@ -72,6 +73,20 @@ def flag(what: str, value: bool | None) -> bool:
 def is_time(value: object) -> bool:
     """Whether something is a moment. pandas' NaT is a `datetime`, but none, and equals nothing."""
     return isinstance(value, datetime.datetime) and bool(value == value)
+
+
+def microseconds(time: datetime.datetime) -> int:
+    """A time as it is on the wire, since 1970 UTC; without a zone it is one of UTC.
+
+    Of one between two microseconds, as pandas has, it is the later: no commit at the earlier one is at or after it.
+
+    Raises:
+        ArgumentInvalid: It is no `datetime`.
+    """
+    if not is_time(time):
+        raise ArgumentInvalid(f"a time is a datetime, not {time!r}")
+    zoned = time if time.tzinfo is not None else time.replace(tzinfo=datetime.UTC)
+    return -((EPOCH - zoned) // datetime.timedelta(microseconds=1))
 
 
 def require_text(what: str, text: str) -> str:

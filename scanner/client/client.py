@@ -35,6 +35,7 @@ from scanner.client.arguments import (
     bucket_number,
     flag,
     is_number,
+    microseconds,
     require_kind,
     require_text,
     whole,
@@ -45,7 +46,6 @@ from scanner.client.credentials import CallCredentials
 from scanner.client.leases import Leasable, Lease, LeaseInfo, Leases, new_lease_id, refusal
 from scanner.client.retries import RETRIES_DEFAULT, RETRIES_MAX, RetryPolicy
 from scanner.client.scan.builder import ScanPlan
-from scanner.client.scan.table_scan import microseconds
 from scanner.client.table import Scan, Table
 from scanner.data.table import BUCKETS_MAX, TableDescription
 from scanner.errors import (

@@ -20,24 +20,18 @@ from scanner.client.calls import call_unary, require_about, table_told
 from scanner.client.groups import GroupInfo, GroupSummary, delete_group, describe_group, list_groups
 from scanner.client.html import html_table
 from scanner.client.log_measures import MeasuredLog, measure_log
+from scanner.client.offsets import OffsetRange, OffsetsAt, list_offsets, offsets_at
 from scanner.client.point_reads import GetResult, get_rows
 from scanner.client.scan.builder import ScanBuilder, ScanPlan, histories_by_bucket
 from scanner.client.scan.folded import folded_scan
 from scanner.client.scan.group_scan import GroupBatches, open_group_scan
-from scanner.client.scan.table_scan import Batches, microseconds, open_scan
+from scanner.client.scan.table_scan import Batches, open_scan
 from scanner.client.splits import BucketRanges, split_bucket
 from scanner.client.transactions import Transaction, TransactionInfo, list_transactions
-from scanner.client.writer import (
-    OffsetRange,
-    OffsetsAt,
-    OnAcknowledged,
-    Writer,
-    WriteResult,
-    open_writer,
-)
+from scanner.client.writer import OnAcknowledged, Writer, WriteResult, open_writer
 from scanner.data.key_ranges import SPLITS_MAX, SplitWish
 from scanner.data.keys import ALL_KEYS, key_cells
-from scanner.errors import ArgumentInvalid, DataCorrupted, KeyInvalid, OffsetOutOfRange, SourceUnsupported
+from scanner.errors import ArgumentInvalid, DataCorrupted, KeyInvalid, OffsetOutOfRange
 from scanner.proto.weir.v1 import tables_pb2 as pb
 from scanner.wire import methods
 from scanner.wire.batches import encode_schema
@@ -286,9 +280,8 @@ class Table:
             SourceUnsupported: The server is older than this question.
         """
         if at is None:
-            ranges = await _list_offsets(self._connection, self.description, self.table_id)
-            return [OffsetRange(r.bucket, r.start_offset, r.end_offset) for r in ranges]
-        return await _offsets_at(self._connection, self.description, self.table_id, at)
+            return await list_offsets(self._connection, self.description, self.table_id)
+        return await offsets_at(self._connection, self.description, self.table_id, at)
 
     async def split(
         self,
@@ -544,7 +537,7 @@ class Scan(ScanBuilder):
             return folded_scan(self._plan, at)
         folded_scan(self._plan, None)  # Refuses before the server is asked.
         offsets = {}
-        for each in await _offsets_at(self._connection, self._plan.table, self._plan.table_id, at):
+        for each in await offsets_at(self._connection, self._plan.table, self._plan.table_id, at):
             if each.bucket in self._plan.buckets and not each.is_kept:
                 raise OffsetOutOfRange(
                     f"{self._plan.table.name} bucket {each.bucket}: the changelog begins at {each.start_offset}, and"
@@ -553,47 +546,6 @@ class Scan(ScanBuilder):
                 )
             offsets[each.bucket] = each.at_offset
         return folded_scan(self._plan, offsets)
-
-
-async def _list_offsets(
-    connection: Connection, table: TableDescription, table_id: int | None, timestamp_us: int | None = None
-) -> list[pb.OffsetRange]:
-    """What the server says of the changelogs, ascending by bucket.
-
-    Raises:
-        DataCorrupted: Not of every bucket, or of one twice: whoever reads what it names would miss the others. Or of
-            another table.
-    """
-    request = pb.ListOffsetsRequest(table=table.name, table_id=table_id, timestamp_us=timestamp_us)
-    reply = await call_unary(connection, methods.LIST_OFFSETS, request, pb.ListOffsetsResponse)
-    if table_id is not None and reply.HasField("table_id") and reply.table_id != table_id:
-        raise DataCorrupted(
-            f"the server was asked for the offsets of {table.name}, table {table_id}, and tells those of table"
-            f" {reply.table_id}"
-        )
-    ranges = sorted(reply.ranges, key=lambda each: each.bucket)
-    if [each.bucket for each in ranges] != list(range(table.buckets)):
-        raise DataCorrupted(
-            f"the server told the offsets of {len(ranges)} buckets of {table.name}, which has {table.buckets}, 0 to"
-            f" {table.buckets - 1}"
-        )
-    return ranges
-
-
-async def _offsets_at(
-    connection: Connection, table: TableDescription, table_id: int | None, at: datetime.datetime
-) -> list[OffsetsAt]:
-    ranges = await _list_offsets(connection, table, table_id, microseconds(at))
-    if not all(each.HasField("at_offset") for each in ranges):
-        raise SourceUnsupported("the server cannot tell where a time is in its changelogs; it is too old")
-    return [OffsetsAt(r.bucket, r.start_offset, r.end_offset, r.at_offset, _is_kept(r)) for r in ranges]
-
-
-def _is_kept(found: pb.OffsetRange) -> bool:
-    """Whether everything since a time is kept; of an older server only where its changelog reaches back further."""
-    if found.HasField("at_is_kept"):
-        return found.at_is_kept
-    return found.at_offset == 0 or found.at_offset > found.start_offset
 
 
 class GroupScan(ScanBuilder):

@@ -23,8 +23,9 @@ from scanner.client.arguments import flag, require_kind, require_text, whole_num
 from scanner.client.arrow_input import Rows, read_arrow
 from scanner.client.calls import call_unary, require_about
 from scanner.client.failures import as_scanner_error
+from scanner.client.offsets import OffsetRange
 from scanner.client.retries import retried
-from scanner.client.writer import OffsetRange, conformed
+from scanner.client.writer import conformed
 from scanner.errors import ArgumentInvalid, DataCorrupted, ScanIncomplete, ServerUnavailable
 from scanner.proto.weir.v1 import transactions_pb2 as pb
 from scanner.wire import methods

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import pyarrow as pa
 import trio
@@ -26,6 +26,7 @@ from google.protobuf.message import DecodeError
 
 from scanner.client.arrow_input import ArrowRows, Rows, read_arrow
 from scanner.client.failures import as_scanner_error, translated
+from scanner.client.offsets import OffsetRange
 from scanner.data.arrow_sizes import spelled_out_bytes
 from scanner.errors import (
     ArgumentInvalid,
@@ -53,29 +54,6 @@ REQUESTS_IN_FLIGHT_MAX: Final = 8
 
 OnAcknowledged: TypeAlias = Callable[[int], None]
 """Told the rows acknowledged so far."""
-
-
-class OffsetRange(NamedTuple):
-    """Changes of one bucket: [start_offset, end_offset)."""
-
-    bucket: int
-    start_offset: int
-    end_offset: int
-
-
-class OffsetsAt(NamedTuple):
-    """The changelog of one bucket, and where a time is in it."""
-
-    bucket: int
-    """Its number."""
-    start_offset: int
-    """The oldest offset still available."""
-    end_offset: int
-    """What the next change will have."""
-    at_offset: int
-    """Where the first commit at or after the time begins; `end_offset` if there is none yet."""
-    is_kept: bool = True
-    """Whether everything that was committed at or after the time is still there; False also if that cannot be told."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,12 +39,13 @@ if TYPE_CHECKING:
     from scanner.client.groups import GroupInfo, GroupSummary
     from scanner.client.leases import Leasable, LeaseInfo
     from scanner.client.log_measures import MeasuredLog
+    from scanner.client.offsets import OffsetRange, OffsetsAt
     from scanner.client.point_reads import GetResult
     from scanner.client.scan.builder import KeyPrefix, ScanPlan
     from scanner.client.splits import BucketRanges
     from scanner.client.table import Keys
     from scanner.client.transactions import TransactionInfo
-    from scanner.client.writer import OffsetRange, OffsetsAt, OnAcknowledged, WriteResult
+    from scanner.client.writer import OnAcknowledged, WriteResult
     from scanner.client.writer import Writer as TrioWriter
     from scanner.data.keys import KeyRange
     from scanner.data.table import TableDescription

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import trio
 
-from scanner.client.arguments import is_time
+from scanner.client.arguments import EPOCH, microseconds
 from scanner.client.scan.batch_queue import HandOff
 from scanner.client.scan.builder import (
     EARLIEST,
@@ -64,7 +64,6 @@ if TYPE_CHECKING:
 BUCKETS_IN_PARALLEL_MAX: Final = 64
 """Buckets of one scan that are open at once; below the caps of a server, so that a wide table can be scanned."""
 
-_EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _SOURCES: Final = {
     ScanSource.LIVE_KV: pb.SCAN_SOURCE_LIVE_KV,
     ScanSource.SNAPSHOT: pb.SCAN_SOURCE_SNAPSHOT,
@@ -213,7 +212,7 @@ class Batches:
         """
         if len(self._commit_time_floors_us) < len(self._progress) or not self._progress:
             return None
-        return _EPOCH + datetime.timedelta(microseconds=min(self._commit_time_floors_us.values()))
+        return EPOCH + datetime.timedelta(microseconds=min(self._commit_time_floors_us.values()))
 
     @property
     def schema_outdated(self) -> bool:
@@ -538,20 +537,6 @@ def _log_start(plan: ScanPlan, bucket: int) -> pb.LogStart:
             return pb.LogStart(timestamp_us=microseconds(time))
         case name:
             return pb.LogStart(latest=True) if name == LATEST else pb.LogStart(earliest=True)
-
-
-def microseconds(time: datetime.datetime) -> int:
-    """A time as it is on the wire, since 1970 UTC; without a zone it is one of UTC.
-
-    Of one between two microseconds, as pandas has, it is the later: no commit at the earlier one is at or after it.
-
-    Raises:
-        ArgumentInvalid: It is no `datetime`.
-    """
-    if not is_time(time):
-        raise ArgumentInvalid(f"a time is a datetime, not {time!r}")
-    zoned = time if time.tzinfo is not None else time.replace(tzinfo=datetime.UTC)
-    return -((_EPOCH - zoned) // datetime.timedelta(microseconds=1))
 
 
 @asynccontextmanager
