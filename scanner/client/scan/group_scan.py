@@ -38,8 +38,9 @@ from scanner.client.scan.builder import ScanMode, ScanPlan, ScanSource, offsets_
 from scanner.client.scan.credit import START_BYTES_MAX
 from scanner.client.scan.push import BucketReceiver
 from scanner.client.scan.push_receiver import PushReceiver
+from scanner.client.scan.requests import open_request
 from scanner.client.scan.statistics import BucketProgress
-from scanner.client.scan.table_scan import bucket_query, check_changes, set_log_bounds
+from scanner.client.scan.table_scan import check_changes
 from scanner.errors import (
     ArgumentInvalid,
     DataCorrupted,
@@ -51,7 +52,6 @@ from scanner.errors import (
     error_row_of_reason,
 )
 from scanner.proto.weir.v1 import groups_pb2 as pb
-from scanner.proto.weir.v1 import scanner_pb2
 from scanner.tasks import bare, run_with_companion
 from scanner.wire import methods
 from transport import ReceiveCredit
@@ -656,16 +656,10 @@ class GroupBatches:
 
     def _receiver(self, seat: _Seat, position: int | None) -> BucketReceiver:
         plan = self._plan
-        query = bucket_query(plan, seat.bucket, plan.key_range)
+        scan_open = open_request(plan, seat.bucket, plan.key_range)
+        scan_open.group, scan_open.group_epoch = plan.group, seat.epoch
         # By name: the table may get columns before the bucket becomes this reader's.
-        query.columns[:] = plan.schema.names
-        scan_open = scanner_pb2.ScanOpen(
-            source=scanner_pb2.SCAN_SOURCE_LOG,
-            query=query,
-            group=plan.group,
-            group_epoch=seat.epoch,
-        )
-        set_log_bounds(scan_open, plan, seat.bucket)
+        scan_open.query.columns[:] = plan.schema.names
         if position is not None:
             scan_open.log_start.offset = position
         what = f"{plan.table.name} bucket {seat.bucket} for reader group {plan.group}"

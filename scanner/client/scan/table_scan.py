@@ -22,16 +22,9 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import trio
 
-from scanner.client.arguments import EPOCH, microseconds
+from scanner.client.arguments import EPOCH
 from scanner.client.scan.batch_queue import HandOff
-from scanner.client.scan.builder import (
-    EARLIEST,
-    END,
-    LATEST,
-    ScanMode,
-    ScanPlan,
-    ScanSource,
-)
+from scanner.client.scan.builder import EARLIEST, END, ScanMode, ScanPlan, ScanSource
 from scanner.client.scan.columns import AskedColumns
 from scanner.client.scan.credit import ScanCredit
 from scanner.client.scan.fetch import LogFetcher
@@ -41,16 +34,16 @@ from scanner.client.scan.page_receiver import PageReceiver
 from scanner.client.scan.pull import BucketFetcher, PageSource
 from scanner.client.scan.push import BucketReceiver
 from scanner.client.scan.push_receiver import PushReceiver
+from scanner.client.scan.requests import bucket_query, fetch_position, fetch_query, open_request
 from scanner.client.scan.resume_position import BucketPosition, position_of
 from scanner.client.scan.session_receiver import SessionReceiver
 from scanner.client.scan.statistics import BucketProgress, ScanStatistics
 from scanner.data.digest import combine_digests
-from scanner.data.keys import KeyRange
+from scanner.data.keys import ALL_KEYS
 from scanner.errors import ArgumentInvalid, ScannerError, SourceUnsupported
 from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.tasks import acquired, bare
 from scanner.wire import methods
-from scanner.wire.queries import ScanQuery, query_to_proto
 from transport import StallTimes
 
 if TYPE_CHECKING:
@@ -64,12 +57,6 @@ if TYPE_CHECKING:
 BUCKETS_IN_PARALLEL_MAX: Final = 64
 """Buckets of one scan that are open at once; below the caps of a server, so that a wide table can be scanned."""
 
-_SOURCES: Final = {
-    ScanSource.LIVE_KV: pb.SCAN_SOURCE_LIVE_KV,
-    ScanSource.SNAPSHOT: pb.SCAN_SOURCE_SNAPSHOT,
-    ScanSource.LOG: pb.SCAN_SOURCE_LOG,
-    ScanSource.HYBRID: pb.SCAN_SOURCE_HYBRID,
-}
 _PAGE_MODELS: Final = {
     ScanMode.TOKEN: pb.PAGE_MODEL_TOKEN,
     ScanMode.CURSOR: pb.PAGE_MODEL_CURSOR,
@@ -393,15 +380,11 @@ class Batches:
     async def _fetch(self, connection: Connection) -> None:
         """Fetch the changes of all buckets."""
         plan, progress = self._plan, self._progress
-        query = bucket_query(plan, 0, KeyRange())
-        # By name: what is added to the table meanwhile is not this scan's.
-        query.columns[:] = plan.schema.names
-        query.ClearField("row_limit")
         receiver = FetchReceiver(
             plan.table.name,
-            query,
+            fetch_query(plan),
             plan.schema,
-            [_fetch_position(plan, bucket) for bucket in progress],
+            [fetch_position(plan, bucket) for bucket in progress],
             progress,
             FetchOptions(min_bytes=plan.min_bytes, max_wait_s=plan.max_wait_s, bucket_bytes=plan.page_bytes),
             stop_at_end=plan.stop_at == END,
@@ -429,22 +412,13 @@ class Batches:
         self, connection: Connection, progress: BucketProgress, credit: ReceiveCredit, attempts: Attempts
     ) -> None:
         plan, what = self._plan, self._name(progress)
-        scan_open = pb.ScanOpen(
-            source=_SOURCES[plan.source],
-            query=bucket_query(plan, progress.bucket, progress.key_range),
-            as_of=plan.as_of_bucket(progress.bucket),
-            as_of_history=plan.histories.get(progress.bucket, b""),
-            lease_id=plan.lease_id,
-        )
-        if plan.source.has_changes:
-            set_log_bounds(scan_open, plan, progress.bucket)
         receiver = PushReceiver(what, plan.schema, credit, progress, attempts.progress, self._columns())
         position = self._behind.get(progress.bucket)
         if position is not None:
             receiver.go_on_at(position)
         bucket = BucketReceiver(
             connection,
-            scan_open,
+            open_request(plan, progress.bucket, progress.key_range),
             receiver,
             progress,
             self._hand_off,
@@ -491,52 +465,6 @@ class Batches:
 
     def _name(self, progress: BucketProgress) -> str:
         return f"{self._plan.table.name} bucket {progress.bucket}"
-
-
-def bucket_query(plan: ScanPlan, bucket: int, key_range: KeyRange) -> pb.ScanQuery:
-    """What a plan asks of one bucket, or of a range of its keys."""
-    return query_to_proto(
-        ScanQuery(
-            table=plan.table.name,
-            bucket=bucket,
-            columns=plan.columns,
-            predicates=plan.predicates,
-            row_limit=plan.row_limit,
-            range=key_range,
-            table_id=plan.table_id,
-        )
-    )
-
-
-def set_log_bounds(scan_open: pb.ScanOpen, plan: ScanPlan, bucket: int) -> None:
-    """Where the scan of a bucket's changes begins and ends."""
-    if plan.source is ScanSource.LOG:
-        scan_open.log_start.CopyFrom(_log_start(plan, bucket))
-    match plan.log_stop_of(bucket):
-        case int(offset):
-            scan_open.stop_offset = offset
-        case str():
-            scan_open.stop_at_end = True
-
-
-def _fetch_position(plan: ScanPlan, bucket: int) -> pb.FetchPosition:
-    """Where the fetches of a bucket's changes begin, and end if that is known."""
-    stop = plan.log_stop_of(bucket)
-    return pb.FetchPosition(
-        bucket=bucket,
-        start=_log_start(plan, bucket),
-        stop_offset=stop if isinstance(stop, int) else None,
-    )
-
-
-def _log_start(plan: ScanPlan, bucket: int) -> pb.LogStart:
-    match plan.log_start_of(bucket):
-        case int(offset):
-            return pb.LogStart(offset=offset)
-        case datetime.datetime() as time:
-            return pb.LogStart(timestamp_us=microseconds(time))
-        case name:
-            return pb.LogStart(latest=True) if name == LATEST else pb.LogStart(earliest=True)
 
 
 @asynccontextmanager
@@ -609,7 +537,7 @@ def check_changes(plan: ScanPlan) -> None:
         if plan.stop_at is not None:
             raise ArgumentInvalid(f"stop_at is for sources LOG and HYBRID; {plan.source.name} ends by itself")
         return
-    if plan.key_range != KeyRange():
+    if plan.key_range != ALL_KEYS:
         raise ArgumentInvalid(
             f"a key range goes with the rows of a table, not with source {plan.source.name}"
         )
