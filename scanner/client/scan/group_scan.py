@@ -40,7 +40,7 @@ from scanner.client.scan.push import BucketReceiver
 from scanner.client.scan.push_receiver import PushReceiver
 from scanner.client.scan.requests import open_request
 from scanner.client.scan.statistics import BucketProgress
-from scanner.client.scan.table_scan import check_changes
+from scanner.client.scan.table_scan import check_plan
 from scanner.errors import (
     ArgumentInvalid,
     DataCorrupted,
@@ -716,7 +716,7 @@ async def open_group_scan(connection: Connection, plan: ScanPlan) -> AsyncIterat
         )
     if plan.bucket is not None:
         raise ArgumentInvalid("a reader group shares all buckets out; leave bucket(...) away")
-    check_changes(plan)
+    check_plan(plan)
     batches = GroupBatches(plan, connection)
     async with bare(trio.open_nursery()) as nursery:
         batches._block = nursery

@@ -491,8 +491,7 @@ async def open_scan(connection: Connection, plan: ScanPlan) -> AsyncIterator[Bat
         raise SourceUnsupported(
             f"mode {plan.mode.value} reads {reads.name} only, not {plan.source.name}; use mode push"
         )
-    _check_as_of(plan)
-    check_changes(plan)
+    check_plan(plan)
     batches = Batches(plan, connection.credit_growth)
     try:
         async with bare(trio.open_nursery()) as nursery:
@@ -510,7 +509,8 @@ def _check_as_of(plan: ScanPlan) -> None:
     if plan.as_of is None:
         return
     if plan.source not in (ScanSource.LIVE_KV, ScanSource.HYBRID):
-        raise ArgumentInvalid(f"as_of is for source LIVE_KV; {plan.source.name} has a state of its own")
+        own = "begins where start_at says" if plan.source is ScanSource.LOG else "has a state of its own"
+        raise ArgumentInvalid(f"as_of is for sources LIVE_KV and HYBRID; {plan.source.name} {own}")
     if plan.mode not in (ScanMode.PUSH, ScanMode.ASOF):
         raise ArgumentInvalid(
             f"mode {plan.mode.value} reads what is there now, not as of an offset; use mode push or asof"
@@ -519,13 +519,14 @@ def _check_as_of(plan: ScanPlan) -> None:
         plan.as_of_bucket(bucket)
 
 
-def check_changes(plan: ScanPlan) -> None:
-    """See that where a scan begins and ends goes with its source.
+def check_plan(plan: ScanPlan) -> None:
+    """See that the state that a scan is of, and where it begins and ends, go with its source and its mode.
 
     Raises:
-        ArgumentInvalid: It does not.
+        ArgumentInvalid: They do not.
         ResumeTokenInvalid: The scan is another one than the one whose position it is to go on at.
     """
+    _check_as_of(plan)
     if plan.resume_at is not None:
         _check_resumable(plan, "resume_at()")
         plan.resume_at.require_of(plan)

@@ -336,15 +336,19 @@ async def test_a_group_of_which_nothing_was_stored_takes_no_place(
 
 
 async def test_what_a_group_does_not_read(autojump_clock: trio.testing.MockClock) -> None:
-    """A state, a snapshot with its changes, a part of the buckets: refused before anything is asked."""
+    """A state, of now or of an offset, and a part of the buckets are refused before anything is asked."""
     async with reading() as at:
         for source in ("live_kv", "hybrid"):
             with pytest.raises(SourceUnsupported, match="with_source"):
                 async with at.table.new_scan().with_source(source).in_group("g").execute():
                     pass
-        with pytest.raises(ArgumentInvalid, match="all buckets"):
-            async with at.table.new_scan().with_source("log").bucket(0).in_group("g").execute():
-                pass
+        for described, why in (
+            (at.table.new_scan().with_source("log").bucket(0), "all buckets"),
+            (at.table.new_scan().with_source("log").as_of(0), "LOG begins where start_at says"),
+        ):
+            with pytest.raises(ArgumentInvalid, match=why):
+                async with described.in_group("g").execute():
+                    pass
 
 
 async def test_a_member_that_may_be_silent_for_ever_is_told_a_long_time(
