@@ -75,6 +75,12 @@ def as_scanner_error(error: TransportError, what: str) -> ScannerError:
     return InternalError(f"{what} failed in the transport: {error}")
 
 
+def as_write_error(error: TransportError, what: str) -> ScannerError:
+    """As `as_scanner_error`, of a call that writes: what was cut off is known to have been done by its answer alone."""
+    failure = as_scanner_error(error, what)
+    return ServerUnavailable(failure.message) if isinstance(failure, ScanIncomplete) else failure
+
+
 @contextmanager
 def translated(what: str) -> Iterator[None]:
     """Let only `ScannerError` out of a block that uses the transport.

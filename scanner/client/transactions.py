@@ -10,23 +10,24 @@ Invariants:
 
 from __future__ import annotations
 
+import functools
 import secrets
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 
 from scanner.client.arguments import flag, require_kind, require_text, whole_number
 from scanner.client.arrow_input import Rows, read_arrow
 from scanner.client.calls import call_unary, require_about
-from scanner.client.failures import as_scanner_error
+from scanner.client.failures import as_write_error
 from scanner.client.offsets import OffsetRange
 from scanner.client.retries import retried
 from scanner.client.writer import conformed
-from scanner.errors import ArgumentInvalid, DataCorrupted, ScanIncomplete, ServerUnavailable
+from scanner.errors import ArgumentInvalid, DataCorrupted, ServerUnavailable
 from scanner.proto.weir.v1 import transactions_pb2 as pb
 from scanner.wire import methods
 from scanner.wire.batches import encode_stream
@@ -47,6 +48,7 @@ _NUMBER_END: Final = 2**63
 _PART_END: Final = 2**32
 
 Operation = Literal["upsert", "delete"]
+_Reply = TypeVar("_Reply", bound=Message)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -244,11 +246,7 @@ class Transaction:
             overwrite=flag("overwrite", overwrite),
             previous_version=None if previous_version is None else self._before(previous_version),
         )
-
-        async def call() -> pb.PublishResponse:
-            return await call_unary(self._connection, methods.PUBLISH, request, pb.PublishResponse)
-
-        return self._published(request, await retried(self._connection.attempts(), call))
+        return self._published(request, await self._call(methods.PUBLISH, request, pb.PublishResponse))
 
     async def abort(self) -> int:
         """Free what is staged of the version. Idempotent. If it raises, call it again, or stage in new attempts.
@@ -270,23 +268,22 @@ class Transaction:
             The stages may be freed.
         """
         request = pb.AbortRequest(version=self._key)
-
-        async def call() -> pb.AbortResponse:
-            return await call_unary(self._connection, methods.ABORT, request, pb.AbortResponse)
-
-        reply = await retried(self._connection.attempts(), call)
+        reply = await self._call(methods.ABORT, request, pb.AbortResponse)
         if reply.HasField("version"):
             asked, told = self._key, reply.version
             require_about("Abort", (asked.name, asked.version), (told.name, told.version))
-        freed = reply.bytes
         self._counted = Counter()
-        return freed
+        return reply.bytes
 
     @property
     def _key(self) -> pb.TransactionVersion:
         return pb.TransactionVersion(
             table=self._table.name, table_id=self._table_id, name=self.name, version=self.version
         )
+
+    async def _call(self, path: str, request: Message, reply: type[_Reply]) -> _Reply:
+        call = functools.partial(call_unary, self._connection, path, request, reply)
+        return await retried(self._connection.attempts(), call)
 
     def _published(self, request: pb.PublishRequest, reply: pb.PublishResponse) -> Published:
         """What an answer says of this version.
@@ -369,7 +366,7 @@ class Transaction:
                 yield writer
                 await writer.close()
         except TransportError as error:
-            raise _staging_error(error, self._table.name) from error
+            raise as_write_error(error, _staging(self._table)) from error
 
 
 class PartWriter:
@@ -499,7 +496,7 @@ class PartWriter:
                 pass
         except TransportError as reason:
             error = reason
-        return _staging_error(error, self._table.name)
+        return as_write_error(error, _staging(self._table))
 
 
 async def list_transactions(connection: Connection, table: str, table_id: int) -> list[TransactionInfo]:
@@ -526,9 +523,8 @@ async def list_transactions(connection: Connection, table: str, table_id: int) -
     ]
 
 
-def _staging_error(error: TransportError, table: str) -> ScannerError:
-    failure = as_scanner_error(error, f"the staging of rows for {table}")
-    return ServerUnavailable(failure.message) if isinstance(failure, ScanIncomplete) else failure
+def _staging(table: TableDescription) -> str:
+    return f"the staging of rows for {table.name}"
 
 
 def _number(what: str, value: int, end: int) -> int:

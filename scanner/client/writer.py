@@ -25,13 +25,12 @@ import trio
 from google.protobuf.message import DecodeError
 
 from scanner.client.arrow_input import ArrowRows, Rows, read_arrow
-from scanner.client.failures import as_scanner_error, translated
+from scanner.client.failures import as_write_error, translated
 from scanner.client.offsets import OffsetRange
 from scanner.data.arrow_sizes import spelled_out_bytes
 from scanner.errors import (
     ArgumentInvalid,
     DataCorrupted,
-    ScanIncomplete,
     ScannerError,
     ServerUnavailable,
     error_row,
@@ -306,8 +305,7 @@ class Writer:
         except TransportError as reason:
             error = reason
         replaced = self._connection.token_replaced(self._client, error)
-        failure = replaced or as_scanner_error(error, self._what)
-        return ServerUnavailable(failure.message) if isinstance(failure, ScanIncomplete) else failure
+        return replaced or as_write_error(error, self._what)
 
     def _acknowledge(self, message: Buffer | None) -> None:
         if message is None:
@@ -388,16 +386,15 @@ async def open_writer(
         raise ArgumentInvalid(f"on_acknowledged is a function, not {on_acknowledged!r}")
     writer_id = connection.writer_ids.take()
     try:
-        async with AsyncExitStack() as calls:
-            writer = Writer(connection, calls, table, table_id, operation, writer_id, on_acknowledged)
-            try:
-                await writer.open()
-                yield writer
-                await writer.close()
-            finally:
-                writer.leave()
-    except TransportError as error:
-        raise as_scanner_error(error, f"the write to {table.name}") from error
+        with translated(f"the write to {table.name}"):
+            async with AsyncExitStack() as calls:
+                writer = Writer(connection, calls, table, table_id, operation, writer_id, on_acknowledged)
+                try:
+                    await writer.open()
+                    yield writer
+                    await writer.close()
+                finally:
+                    writer.leave()
     finally:
         connection.writer_ids.give_back(writer_id)
 
