@@ -219,7 +219,7 @@ class Client:
                 f"the primary key has an order: give its columns as a list, not as {names!r}"
             )
         description = TableDescription(
-            name=require_text("the name of a table", name),
+            name=_table_name(name),
             schema=schema,
             primary_key=tuple(require_text("the name of a key column", each) for each in names),
             buckets=whole(buckets, "the number of buckets", 1, BUCKETS_MAX),

@@ -146,7 +146,7 @@ def read_token(path: str | os.PathLike[str]) -> str:
     except OSError as error:
         raise ArgumentInvalid(f"the token file {name} cannot be read: {error.strerror}") from error
     token = content.decode("ascii", "replace").strip()
-    if len(content) > _TOKEN_FILE_BYTES_MAX or not token or not all("!" <= each <= "~" for each in token):
+    if len(content) > _TOKEN_FILE_BYTES_MAX or not _is_token(token):
         raise ArgumentInvalid(f"the token file {name} has to hold one token and nothing else")
     return token
 
@@ -220,6 +220,10 @@ def bearer(token: str) -> str:
     Raises:
         ArgumentInvalid: It has characters that a header field cannot have. The token is not quoted.
     """
-    if not token or not all("!" <= character <= "~" for character in token):
+    if not _is_token(token):
         raise ArgumentInvalid("a token is of visible ASCII characters, without spaces or line ends")
     return f"Bearer {token}"
+
+
+def _is_token(text: str) -> bool:
+    return text != "" and all("!" <= each <= "~" for each in text)

@@ -515,13 +515,10 @@ def _half_applied_from_proto(found: pb.HalfApplied) -> HalfApplied:
 def refusal(missing: Sequence[NotLeased]) -> ScannerError:
     """The error of an acquisition that changed nothing: of the kind of the first, naming all."""
     first, others = missing[0], len(missing) - 1
-    where = first.table if first.bucket is None else f"{first.table}[{first.bucket}]"
     more = "" if not others else f" (and {others} more)"
-    names = ",".join(
-        each.table if each.bucket is None else f"{each.table}[{each.bucket}]" for each in missing
-    )
+    names = [each.table if each.bucket is None else f"{each.table}[{each.bucket}]" for each in missing]
     return type(first.error)(
-        f"{where} cannot be leased{more}: {first.error.message}; nothing was changed",
+        f"{names[0]} cannot be leased{more}: {first.error.message}; nothing was changed",
         oldest_offset=first.error.oldest_offset,
-        metadata={"not_leased": names},
+        metadata={"not_leased": ",".join(names)},
     )

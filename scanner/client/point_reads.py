@@ -208,7 +208,7 @@ def _states_asked(
         if histories:
             raise ArgumentInvalid("histories goes with as_of; say what offsets they are of")
         return {}
-    offsets = offsets_by_bucket(as_of, table.buckets)
+    offsets = offsets_by_bucket(as_of, table.buckets, "as_of")
     return {
         bucket: pb.BucketState(bucket=bucket, log_offset=offset, history=histories.get(bucket, b""))
         for bucket, offset in offsets.items()

@@ -29,7 +29,7 @@ from scanner.client.scan.resume_position import read_position
 from scanner.data.changes import CHANGE_COLUMN_NAMES, CHANGE_COLUMNS, change_schema
 from scanner.data.filters import Filter
 from scanner.data.key_ranges import intersection
-from scanner.data.keys import KeyCodec, KeyRange, prefix_end
+from scanner.data.keys import ALL_KEYS, KeyCodec, KeyRange, prefix_end
 from scanner.errors import ArgumentInvalid, BucketNotFound
 
 if TYPE_CHECKING:
@@ -39,12 +39,10 @@ if TYPE_CHECKING:
     from scanner.data.filters import Predicate
     from scanner.data.table import TableDescription
 
-MIB = 1024 * 1024
-PAGE_BYTES_DEFAULT = 4 * MIB
+PAGE_BYTES_DEFAULT = 4 << 20
 PAGE_DEPTH_DEFAULT = 1
 MAX_WAIT_S_DEFAULT = 0.5
 MAX_WAIT_S_MAX = 3600.0
-_ALL_KEYS = KeyRange()
 _FIRST_KEY: Final = b"\x00"
 """Before every key, or equal to it: no key is empty."""
 
@@ -126,7 +124,7 @@ class ScanPlan:
     """All of them must be true of a row."""
     row_limit: int | None = None
     """Rows of the whole table scan; None: no limit."""
-    key_range: KeyRange = _ALL_KEYS
+    key_range: KeyRange = ALL_KEYS
     """Encoded keys that are scanned, in every bucket."""
     bucket: int | None = None
     """The only bucket to scan; None: all of them."""
@@ -664,13 +662,13 @@ def _member(kind: type[_E], value: _E | str, what: str) -> _E:
     return known[value.lower()]
 
 
-def offsets_by_bucket(as_of: int | Mapping[int, int], buckets: int, what: str = "as_of") -> dict[int, int]:
+def offsets_by_bucket(value: int | Mapping[int, int], buckets: int, what: str) -> dict[int, int]:
     """The log offsets that an argument, `what`, gives to buckets: one to all of them, or one to each that it names.
 
     Raises:
         ArgumentInvalid: One is negative or no whole number, or of a bucket that a table of so many does not have.
     """
-    offsets = _offsets(as_of, buckets, what)
+    offsets = _offsets(value, buckets, what)
     return offsets if isinstance(offsets, dict) else dict.fromkeys(range(buckets), offsets)
 
 

@@ -214,7 +214,7 @@ class BucketReceiver:
                 )
             )
             self._batches += taken.batch.num_rows > 0
-        if receiver.state is ReceiverState.ENDED or self._is_to_be_cut(self._batches):
+        if receiver.state is ReceiverState.ENDED or self._is_to_be_cut:
             return False
         reduced = self._scan_open.batch_bytes_max != self._batch_bytes_wanted
         if reduced and self._batches >= _BATCHES_TO_GROW and receiver.resumable:
@@ -230,9 +230,10 @@ class BucketReceiver:
     def _silence_s(self) -> float:
         return max(_SILENCE_S_MIN, _HEARTBEATS_MISSED_MAX * self._receiver.heartbeat_s)
 
-    def _is_to_be_cut(self, batches: int) -> bool:
+    @property
+    def _is_to_be_cut(self) -> bool:
         limit = self._batches_per_stream
-        return limit is not None and batches >= limit and self._receiver.resumable
+        return limit is not None and self._batches >= limit and self._receiver.resumable
 
     def _grant(self) -> None:
         """Send the limit, if it has risen and there is a stream. That one may be over: its receiving side tells why.

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from decimal import Decimal
 from typing import ClassVar, Final, NoReturn
 
 import sqlglot
@@ -83,8 +82,7 @@ def parse(text: str) -> Condition:
 
 def _predicate(node: exp.Expr) -> Predicate:
     """The predicate that a node of the tree is."""
-    while isinstance(node, exp.Paren):
-        node = _child(node)
+    node = _unwrapped(node)
     match node:
         case exp.And() | exp.Or():
             operator = Operator.AND if isinstance(node, exp.And) else Operator.OR
@@ -221,8 +219,7 @@ def _value(node: exp.Expr, within: exp.Expr) -> LiteralValue:
 def _number(text: str) -> LiteralValue:
     if _INTEGER.fullmatch(text.removeprefix("-")) and len(text) < 4_000:
         return literal(int(text))
-    number: Decimal = decimal_literal(text)
-    return number
+    return decimal_literal(text)
 
 
 def _octets(node: exp.Expr, within: exp.Expr) -> bytes:
