@@ -7,6 +7,7 @@ windows hop by hop, the send buffer of each stream, and an application's own cre
 
 import logging
 
+from transport.byte_streams import host_port
 from transport.client import Client, ClientStatistics, connect, connect_stream
 from transport.config import TransportConfig
 from transport.credit import CREDIT_BYTES_MAX, CreditPool, ReceiveCredit, SendCredit
@@ -104,6 +105,7 @@ __all__ = [
     "client_tls",
     "connect",
     "connect_stream",
+    "host_port",
     "reflection_handlers",
     "serve",
     "server_answers",

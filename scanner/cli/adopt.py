@@ -8,6 +8,7 @@ import click
 
 from scanner.cli.app import example, fail, note
 from scanner.cli.display import print_table
+from scanner.cli.options import data_option
 from scanner.cli.units import counted
 from scanner.storage.rocksdb.adopt import Unnamed, adopt, rebuild_catalog, unnamed_tables
 
@@ -22,14 +23,7 @@ from scanner.storage.rocksdb.adopt import Unnamed, adopt, rebuild_catalog, unnam
     ),
 )
 @click.argument("directory", required=False)
-@click.option(
-    "--data",
-    type=click.Path(path_type=Path, file_okay=False, exists=True),
-    default=Path("weir-data"),
-    show_default=True,
-    metavar="DIR",
-    help="The data directory; no server may have it open.",
-)
+@data_option("The data directory; no server may have it open.", exists=True)
 @click.option("--as", "name", metavar="NAME", help="Name for the table. [default: its old name]")
 @click.option("--rebuild", is_flag=True, help="Rebuild the whole catalog; the old one is kept beside it.")
 def adopt_table(directory: str | None, data: Path, name: str | None, rebuild: bool) -> None:

@@ -17,6 +17,7 @@ from rich.progress import DownloadColumn, Progress, SpinnerColumn, TextColumn, T
 
 from scanner.cli.app import connected, endpoint_option, example, fail, is_terminal, note
 from scanner.cli.display import print_table
+from scanner.cli.options import data_option
 from scanner.cli.units import counted, short_bytes, utc_time
 from scanner.client.leases import LeaseState, LeaseTarget
 from scanner.errors import (
@@ -58,14 +59,7 @@ _COLUMNS: Final = ("backup", "begun", "tables", "rows", "size", "problem")
     ),
 )
 @click.argument("destination", type=click.Path(path_type=Path, file_okay=False))
-@click.option(
-    "--data",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=Path("weir-data"),
-    show_default=True,
-    metavar="DIR",
-    help="The data directory of the server, which runs on this machine.",
-)
+@data_option("The data directory of the server, which runs on this machine.")
 @click.option("--list", "only_list", is_flag=True, help="List the backups in DESTINATION.")
 @click.option("--json", "as_json", is_flag=True, help="A JSON object for each backup.")
 @endpoint_option

@@ -84,7 +84,7 @@ def from_text(texts: pa.Array, kind: pa.DataType, nulls: pa.Array) -> pa.Array:
     if pa.types.is_binary(kind):
         return _binary_from_text(texts)
     texts = trimmed(texts, nulls)
-    if pa.types.is_integer(kind) and not _all(pc.match_substring_regex(texts, _INTEGER)):
+    if pa.types.is_integer(kind) and not all_true(pc.match_substring_regex(texts, _INTEGER)):
         raise pa.ArrowInvalid("not an integer")  # Arrow would read 0x10.
     if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
         return _times_from_text(texts, kind)
@@ -247,5 +247,6 @@ def _binary_from_text(texts: pa.Array) -> pa.Array:
     return pa.array(values, pa.binary())
 
 
-def _all(mask: pa.Array) -> bool:
-    return bool(pc.all(mask).as_py() in {True, None})
+def all_true(mask: pa.Array) -> bool:
+    """Whether a mask has no False in it."""
+    return pc.all(mask).as_py() is not False

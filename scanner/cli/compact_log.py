@@ -11,6 +11,7 @@ import click
 from scanner.cli.app import connected, endpoint_option, example, fail, note
 from scanner.cli.display import print_table
 from scanner.cli.log_places import parse_time
+from scanner.cli.options import bucket_option
 
 if TYPE_CHECKING:
     from scanner.client.admin import CompactedLog
@@ -34,7 +35,7 @@ _SHOWN: Final = 3
     help="What goes: commits before a time (without a zone: UTC), or those that end at or before OFFSET of one bucket."
     "  [default: what the server's retention lets go]",
 )
-@click.option("--bucket", type=click.IntRange(0), metavar="N", help="Only of this bucket.")
+@bucket_option
 @endpoint_option
 def compact_log(table: str, before: str | None, bucket: int | None, endpoint: str) -> None:
     """Cut a table's changelogs off now, as the server does from time to time by itself.

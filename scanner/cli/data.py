@@ -20,6 +20,7 @@ from rich.progress import (
     DownloadColumn,
     MofNCompleteColumn,
     Progress,
+    ProgressColumn,
     TextColumn,
     TimeRemainingColumn,
 )
@@ -382,9 +383,7 @@ def _require_keys(table: TableDescription, batch: pa.RecordBatch, rows_before: i
 @contextmanager
 def _reading_progress(file: Path) -> Iterator[Callable[[int], None]]:
     """What shows how far the types of a file have been found: a bar on a terminal, else nothing."""
-    layout = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    console = Console(stderr=True)
-    with Progress(*layout, console=console, transient=True, disable=not is_terminal()) as progress:
+    with _bar(DownloadColumn()) as progress:
         task = progress.add_task("finding types", total=file.stat().st_size, visible=False)
         yield lambda octets: progress.update(task, completed=octets, visible=True)
 
@@ -392,11 +391,14 @@ def _reading_progress(file: Path) -> Iterator[Callable[[int], None]]:
 @contextmanager
 def _progress(name: str, total: int | None) -> Iterator[Callable[[int], None]]:
     """What shows how many rows are durable: a bar on a terminal, else nothing."""
-    layout = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    console = Console(stderr=True)
-    with Progress(*layout, console=console, transient=True, disable=not is_terminal()) as progress:
+    with _bar(MofNCompleteColumn()) as progress:
         task = progress.add_task(name, total=total)
         yield lambda rows: progress.update(task, completed=rows)
+
+
+def _bar(count: ProgressColumn) -> Progress:
+    layout = (TextColumn("{task.description}"), BarColumn(), count, TimeRemainingColumn())
+    return Progress(*layout, console=Console(stderr=True), transient=True, disable=not is_terminal())
 
 
 @click.command(epilog=example("weir delete flights 2013,1,1,UA,1545,EWR 2013,1,1,UA,1714,LGA"))

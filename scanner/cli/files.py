@@ -22,7 +22,7 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
 from scanner.cli.app import Failure, fail
-from scanner.cli.cells import FRACTION_DIGITS, from_text
+from scanner.cli.cells import FRACTION_DIGITS, all_true, from_text
 from scanner.cli.csv_text import (
     GZIP_BEGINS,
     ZIP_BEGINS,
@@ -243,7 +243,7 @@ class _ParquetFile:
             first, date, counts = _GREGORIAN_FROM_DAY, "1582-10-15", column.cast(pa.int32())
         else:
             return
-        if not _all(pc.greater_equal(counts, first)):
+        if not all_true(pc.greater_equal(counts, first)):
             fail(
                 f"{self._path}: column {name!r} has a value before {date}, which Spark wrote by the Julian calendar,"
                 " where its date is another one; read the file with Spark, and write it with the options"
@@ -267,9 +267,9 @@ class _ParquetFile:
                 for given, finer in zip(micros.columns, nanos.columns, strict=True):
                     count = given.cast(pa.int64())
                     # Past the years of nanoseconds both products wrap around, and alike.
-                    if not _all(pc.equal(pc.multiply(count, 1000), finer.cast(pa.int64()))):
+                    if not all_true(pc.equal(pc.multiply(count, 1000), finer.cast(pa.int64()))):
                         unit = "ns"
-                    far = far or not _all(pc.less_equal(pc.abs(count), _NANOSECONDS_REACH_US))
+                    far = far or not all_true(pc.less_equal(pc.abs(count), _NANOSECONDS_REACH_US))
         if unit == "ns" and far:
             fail(
                 f"{self._path}: its INT96 timestamps have nanoseconds, and years that a timestamp with nanoseconds does"
@@ -305,10 +305,6 @@ def _batches_of(file: pq.ParquetFile, columns: Sequence[str] | None = None) -> I
         groups.append(group)
         rows += more
     yield from file.iter_batches(_BATCH_ROWS, groups, columns)
-
-
-def _all(mask: pa.Array) -> bool:
-    return pc.all(mask).as_py() is not False
 
 
 def _int96_columns(file: pq.ParquetFile) -> frozenset[str]:

@@ -10,6 +10,7 @@ from scanner.cli.app import connected, endpoint_option, example, fail, names
 from scanner.cli.data import parse_keys
 from scanner.cli.destination import destination
 from scanner.cli.log_places import as_of_option
+from scanner.cli.options import columns_option
 from scanner.cli.output import format_of, open_rows, output_options
 from scanner.cli.units import counted
 
@@ -31,7 +32,7 @@ _NAMED_MAX: Final = 3
 @click.argument("table")
 @click.argument("keys", nargs=-1, required=True, metavar="KEY...")
 @as_of_option
-@click.option("--columns", "-c", multiple=True, metavar="A,B", help="Only these, in this order.")
+@columns_option
 @output_options
 @endpoint_option
 def get(

@@ -8,6 +8,7 @@ import click
 
 from scanner.cli.app import connected, endpoint_option, example, note
 from scanner.cli.display import print_records
+from scanner.cli.options import json_lines_option
 
 
 @click.command(
@@ -21,7 +22,7 @@ from scanner.cli.display import print_records
 @click.option(
     "--delete", metavar="GROUP", help="Forget this group and its positions; it has no readers then."
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
+@json_lines_option
 @endpoint_option
 def groups(table: str, delete: str | None, as_json: bool, endpoint: str) -> None:
     """Show a table's reader groups: the reader of each bucket, its position, and how many changes are left.

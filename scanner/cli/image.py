@@ -8,6 +8,7 @@ import click
 
 from scanner.cli.app import connected, endpoint_option, example, fail, note
 from scanner.cli.display import print_table
+from scanner.cli.options import bucket_option
 from scanner.cli.units import counted
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 @click.argument("table")
 @click.option("--list", "list_", is_flag=True, help="Only show the images that there are, and why.")
 @click.option("--drop", is_flag=True, help="Remove the images.")
-@click.option("--bucket", type=click.IntRange(0), metavar="N", help="Only of this bucket.")
+@bucket_option
 @endpoint_option
 def image(table: str, list_: bool, drop: bool, bucket: int | None, endpoint: str) -> None:
     """Make images of a table's current rows, replace older ones, and wait until scans use them.

@@ -12,6 +12,7 @@ from scanner.cli.admin import json_option
 from scanner.cli.amounts import Seconds
 from scanner.cli.app import OneLineGroup, connected, endpoint_option, example, fail, note
 from scanner.cli.display import print_table
+from scanner.cli.options import bucket_option
 from scanner.cli.units import counted, short_seconds, utc_time
 from scanner.client.leases import LeaseState, LeaseTarget
 
@@ -196,7 +197,7 @@ def drop(lease_ids: tuple[str, ...], principal: str, endpoint: str) -> None:
     )
 )
 @click.argument("table")
-@click.option("--bucket", type=click.IntRange(0), metavar="N", help="Only of this bucket.")
+@bucket_option
 @click.option("--list", "only_list", is_flag=True, help="List the checkpoints that are kept, and make none.")
 @endpoint_option
 def checkpoint(table: str, bucket: int | None, only_list: bool, endpoint: str) -> None:

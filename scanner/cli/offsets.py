@@ -7,6 +7,7 @@ import click
 from scanner.cli.app import connected, endpoint_option, example
 from scanner.cli.display import print_records
 from scanner.cli.log_places import offsets_at, parse_time
+from scanner.cli.options import json_lines_option
 
 
 @click.command(
@@ -20,7 +21,7 @@ from scanner.cli.log_places import offsets_at, parse_time
     metavar="TIME",
     help="Also where this time is: the first commit at or after it. Without a zone it is one of UTC.",
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
+@json_lines_option
 @endpoint_option
 def offsets(table: str, at: str | None, as_json: bool, endpoint: str) -> None:
     """Show where the changelog of each bucket of a table begins and ends, and where a time is in it.

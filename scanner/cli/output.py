@@ -31,6 +31,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 _FORMATS: Final = ("table", "vertical", "csv", "json", "arrow", "parquet", "none")
 ROWS_SHOWN: Final = 50
 """Rows that a person is shown without --limit: as many as one looks at."""
+FIRST_ROWS_NOTE: Final = f"the first {ROWS_SHOWN} rows; --limit N shows more, --format json all of them"
 FOR_PEOPLE: Final = frozenset({"table", "vertical"})
 BINARY: Final = frozenset({"arrow", "parquet"})
 _STANDARD_OUTPUT: Final = Path("-")

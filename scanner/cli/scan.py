@@ -14,9 +14,9 @@ from scanner.cli.amounts import Bytes
 from scanner.cli.app import connected, endpoint_option, example, is_terminal, names, note
 from scanner.cli.destination import destination
 from scanner.cli.log_places import as_of_option
-from scanner.cli.output import FOR_PEOPLE, ROWS_SHOWN, format_of, open_rows, output_options
+from scanner.cli.options import columns_option, retries_option
+from scanner.cli.output import FIRST_ROWS_NOTE, FOR_PEOPLE, ROWS_SHOWN, format_of, open_rows, output_options
 from scanner.cli.units import counted
-from scanner.client.retries import RETRIES_DEFAULT, RETRIES_MAX
 from scanner.client.scan.builder import ScanMode, ScanSource
 from scanner.client.scan.credit import AUTO
 from scanner.sync.progress import rows_shown
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     help="How the rows travel: pushed, or pulled page by page, by the models that push is compared with.",
 )
 @as_of_option
-@click.option("--columns", "-c", multiple=True, metavar="A,B", help="Only these, in this order.")
+@columns_option
 @click.option(
     "--where",
     "-w",
@@ -62,14 +62,7 @@ if TYPE_CHECKING:
     metavar="SIZE",
     help="Bytes that may be in flight to this command (mode push).",
 )
-@click.option(
-    "--retries",
-    type=click.IntRange(0, RETRIES_MAX),
-    default=RETRIES_DEFAULT,
-    show_default=True,
-    metavar="N",
-    help="Attempts in a row to resume after a cut that may make no progress. 0: a cut ends the scan.",
-)
+@retries_option("scan")
 @click.option("--snapshot", is_flag=True, help="Read the newest checkpoints instead of the present state.")
 @click.option("--lease", metavar="ID", help="Read the state that this lease of yours keeps.")
 @click.option("--stats", is_flag=True, help="Print statistics on standard error at the end.")
@@ -119,7 +112,7 @@ def scan(
             statistics = _copy(planned, form, file, ROWS_SHOWN if shortened else None)
         seconds = time.monotonic() - started_at
     if shortened and statistics.rows > ROWS_SHOWN:
-        note(f"the first {ROWS_SHOWN} rows; --limit N shows more, --format json all of them")
+        note(FIRST_ROWS_NOTE)
     if form == "none" and not stats:
         click.echo(counted(statistics.rows, "row"))
     if stats:

@@ -16,6 +16,7 @@ from scanner.cli.amounts import Bytes, Seconds
 from scanner.cli.app import ended, example, interrupted_at_once, note
 from scanner.cli.descriptors import buckets_within, files_within, raise_files_limit
 from scanner.cli.logs import LOG_FORMATS, configure_logging
+from scanner.cli.options import data_option
 from scanner.cli.security import ServerSecurity, server_security, server_security_options
 from scanner.cli.warm_up import warm_up
 from scanner.client.connection import PORT_DEFAULT
@@ -24,7 +25,7 @@ from scanner.server.metrics_http import serve_metrics
 from scanner.server.server import Server, open_server
 from scanner.storage.rocksdb.config import StorageConfig
 from scanner.tasks import bare
-from transport import TransportConfig
+from transport import TransportConfig, host_port
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
@@ -39,14 +40,7 @@ _logger = logging.getLogger(__name__)
         "weir serve --host 0.0.0.0 --tls-cert server.pem --credentials users.toml",
     )
 )
-@click.option(
-    "--data",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=Path("weir-data"),
-    show_default=True,
-    metavar="DIR",
-    help="The data directory; created if it is missing.",
-)
+@data_option("The data directory; created if it is missing.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option(
     "--port",
@@ -225,13 +219,13 @@ async def _serve(
             server = await stack.enter_async_context(serving)
             if metrics is not None:
                 metrics_port = await stack.enter_async_context(serve_metrics(server.statistics, *metrics))
-                _remark(f"weir: metrics at http://{_shown(metrics[0])}:{metrics_port}/metrics")
+                _remark(f"weir: metrics at http://{host_port(metrics[0], metrics_port)}/metrics")
             async with bare(trio.open_nursery()) as nursery:
                 await nursery.start(_reload_on_hangup, security)
                 nursery.start_soon(_cancel_when_draining, server, nursery.cancel_scope)
                 nursery.start_soon(give_back_free_memory)
                 try:
-                    click.echo(f"listening on {_shown(server.host)}:{server.port}")
+                    click.echo(f"listening on {host_port(server.host, server.port)}")
                     await anext(signals)
                 finally:
                     nursery.cancel_scope.cancel()
@@ -290,7 +284,3 @@ async def _reload_on_hangup(
 async def _cancel_when_draining(server: Server, scope: trio.CancelScope) -> None:
     await server.wait_draining()
     scope.cancel()
-
-
-def _shown(host: str) -> str:
-    return f"[{host}]" if ":" in host else host

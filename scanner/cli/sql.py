@@ -20,6 +20,7 @@ from scanner.cli.app import Failure, connected, endpoint_option, example, note
 from scanner.cli.destination import destination
 from scanner.cli.output import (
     BINARY,
+    FIRST_ROWS_NOTE,
     FOR_PEOPLE,
     ROWS_SHOWN,
     format_of,
@@ -225,7 +226,7 @@ def run_into(
         raise query.runs.failure
     writer.close()
     if shortened and more:
-        note(f"the first {ROWS_SHOWN} rows; --limit N shows more, --format json all of them")
+        note(FIRST_ROWS_NOTE)
     return written
 
 

@@ -34,8 +34,8 @@ from scanner.cli.connection import META
 from scanner.cli.ending import Ending
 from scanner.cli.escapes import escaped, escaped_json
 from scanner.cli.log_places import parse_stop, require_places, resolve_start
+from scanner.cli.options import columns_option, json_lines_option, retries_option
 from scanner.cli.output import json_values
-from scanner.client.retries import RETRIES_DEFAULT, RETRIES_MAX
 from scanner.client.scan.builder import LATEST, ScanSource
 from scanner.data.changes import (
     CHANGE_COLUMN_NAMES,
@@ -94,8 +94,8 @@ _NOT_AGAIN: Final = frozenset({"from_", "snapshot", "limit"})
     help="Share the buckets with the other readers of this group, and store how far the output has come."
     " A bucket continues at the group's stored position; without one it starts at --from.",
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
-@click.option("--columns", "-c", multiple=True, metavar="A,B", help="Only these, in this order.")
+@json_lines_option
+@columns_option
 @click.option(
     "--where",
     "-w",
@@ -105,14 +105,7 @@ _NOT_AGAIN: Final = frozenset({"from_", "snapshot", "limit"})
 )
 @click.option("--bucket", type=click.IntRange(0), metavar="N", help="Only this bucket.")
 @click.option("--limit", "-n", type=click.IntRange(0), metavar="CHANGES", help="Stop after this many.")
-@click.option(
-    "--retries",
-    type=click.IntRange(0, RETRIES_MAX),
-    default=RETRIES_DEFAULT,
-    show_default=True,
-    metavar="N",
-    help="Attempts in a row to resume after a cut that may make no progress. 0: a cut ends the tail.",
-)
+@retries_option("tail")
 @endpoint_option
 def tail(
     table: str,

@@ -8,6 +8,7 @@ import click
 
 from scanner.cli.amounts import Seconds
 from scanner.cli.app import example
+from scanner.cli.options import data_option
 from scanner.cli.units import utc_time
 from scanner.errors import ArgumentInvalid
 from scanner.server.scan.token_keys import OVERLAP_S_DEFAULT, OVERLAP_S_MAX, rotate_token_keys
@@ -16,14 +17,7 @@ from scanner.storage.rocksdb.store import RocksStore
 
 
 @click.command("rotate-token-keys", epilog=example("weir rotate-token-keys --data ./data"))
-@click.option(
-    "--data",
-    type=click.Path(path_type=Path, file_okay=False, exists=True),
-    default=Path("weir-data"),
-    show_default=True,
-    metavar="DIR",
-    help="The data directory; no server may have it open.",
-)
+@data_option("The data directory; no server may have it open.", exists=True)
 @click.option(
     "--overlap",
     type=Seconds(0, OVERLAP_S_MAX),

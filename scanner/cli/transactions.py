@@ -8,11 +8,12 @@ import click
 
 from scanner.cli.app import connected, endpoint_option, example
 from scanner.cli.display import print_records
+from scanner.cli.options import json_lines_option
 
 
 @click.command(epilog=example("weir transactions orders", "weir transactions orders --json"))
 @click.argument("table")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
+@json_lines_option
 @endpoint_option
 def transactions(table: str, as_json: bool, endpoint: str) -> None:
     """Show a table's transactions: the newest decided version of each name, and what is staged.

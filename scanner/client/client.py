@@ -15,6 +15,7 @@ import pyarrow as pa
 import trio
 from google.protobuf.message import Message
 
+import transport
 from scanner.client.admin import (
     CheckpointInfo,
     CompactedLog,
@@ -162,9 +163,8 @@ async def connect(
     credentials = CallCredentials(
         token, host, ssl_context, insecure_token=flag("insecure_token", insecure_token)
     )
-    where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     async with open_connection(
-        connect_once, where, credentials=credentials, policy=policy, rng=rng
+        connect_once, transport.host_port(host, port), credentials=credentials, policy=policy, rng=rng
     ) as connection:
         yield Client(connection, endpoint)
 
