@@ -36,6 +36,7 @@ from scanner.client.retries import retried
 from scanner.client.scan.batch_queue import HandOff
 from scanner.client.scan.builder import ScanMode, ScanPlan, ScanSource, offsets_by_bucket
 from scanner.client.scan.credit import START_BYTES_MAX
+from scanner.client.scan.group_positions import GroupPositions, Handed
 from scanner.client.scan.push import BucketReceiver
 from scanner.client.scan.push_receiver import PushReceiver
 from scanner.client.scan.requests import open_request
@@ -61,7 +62,6 @@ if TYPE_CHECKING:
 
     from scanner.client.connection import Connection
     from scanner.client.retries import Attempts
-    from scanner.client.scan.turns import Delivery
     from transport import Stream
 
 _INSTANCE_BYTES: Final = 16
@@ -95,17 +95,6 @@ class _Seat:
         self.progress = BucketProgress(bucket=self.bucket)
 
 
-@dataclass(slots=True)
-class _Handed:
-    """How far a bucket was handed out, by one epoch."""
-
-    epoch: int
-    position: int
-    committed: bool = False
-    owed: bool = True
-    """Whether something was handed out before it that is not known to be stored: the program says when it is."""
-
-
 class GroupBatches:
     """The batches of a reader of a group: an asynchronous iterator for one consumer. Made by `GroupScan.execute`.
 
@@ -129,13 +118,7 @@ class GroupBatches:
         self._block: trio.Nursery | None = None
         """Runs what lasts as long as the block; None: that was left."""
         self._seats: dict[int, _Seat] = {}
-        self._handed: dict[int, _Handed] = {}
-        self._handed_before: dict[int, _Handed] = {}
-        """By bucket, how far it was ever handed out by an epoch that is over: the latest one, and the furthest."""
-        self._amid: set[int] = set()
-        """Buckets of which something was handed out behind their position, in the middle of a commit."""
-        self._dropped: dict[int, _Handed] = {}
-        """By bucket, what was handed out and not stored before its epoch was over, until `commit` says so."""
+        self._positions = GroupPositions()
         self._releases: list[_Seat] = []
         self._more = False
         """Whether more buckets may be on their way."""
@@ -175,7 +158,7 @@ class GroupBatches:
     @property
     def positions(self) -> dict[int, int]:
         """By bucket, the end of the last commit of which every change was handed out, since it is this reader's."""
-        return {bucket: handed.position for bucket, handed in self._handed.items()}
+        return self._positions.ends
 
     @property
     def assigned(self) -> dict[int, int]:
@@ -227,9 +210,11 @@ class GroupBatches:
                 continue
             batch = self._within_limit(delivery.batch)
             if batch.num_rows:
-                self._amid.add(delivery.bucket)
+                self._positions.take_rows(delivery.bucket)
             if delivery.position is not None and batch.num_rows == delivery.batch.num_rows:
-                self._hand_out(delivery, delivery.position)
+                self._positions.take_position(delivery.bucket, delivery.epoch, delivery.position)
+                if seat.furthest is None:
+                    seat.furthest = delivery.position
             if batch.num_rows:
                 self.bucket, self.epoch = delivery.bucket, delivery.epoch
                 return batch
@@ -265,9 +250,9 @@ class GroupBatches:
         if wanted:
             async with self._storing:
                 lost = (*lost, *await self._store(wanted, self._plan.retries))
-        return self._lost(positions, lost)
+        return self._positions.lost(lost, all_meant=positions is None)
 
-    async def _store(self, wanted: Mapping[int, _Handed], retries: int | None) -> list[int]:
+    async def _store(self, wanted: Mapping[int, Handed], retries: int | None) -> list[int]:
         """Store positions, holding `_storing`; the buckets that have another epoch since."""
         request = pb.CommitPositionsRequest(
             table=self._plan.table.name,
@@ -288,7 +273,7 @@ class GroupBatches:
         self._committed_at = trio.current_time()
         return self._take_answer(wanted, reply)
 
-    def _to_send(self, bucket: int, position: _Handed) -> pb.BucketPosition:
+    def _to_send(self, bucket: int, position: Handed) -> pb.BucketPosition:
         """A position as the server is told it: whether it is meant to go back, or must not."""
         forward_only, seat = True, self._seats.get(bucket)
         if seat is not None and seat.epoch == position.epoch:
@@ -299,49 +284,20 @@ class GroupBatches:
             bucket=bucket, epoch=position.epoch, position=position.position, forward_only=forward_only
         )
 
-    def _lost(self, positions: Mapping[int, int] | None, refused: tuple[int, ...]) -> tuple[int, ...]:
-        """What `commit` has to tell; it counts as told."""
-        told = set(refused)
-        if positions is None:
-            told |= {bucket for bucket, each in self._dropped.items() if not each.committed}
-        for bucket in told:
-            self._dropped.pop(bucket, None)
-        return tuple(sorted(told))
-
-    def _to_commit(self, positions: Mapping[int, int] | None) -> tuple[dict[int, _Handed], tuple[int, ...]]:
+    def _to_commit(self, positions: Mapping[int, int] | None) -> tuple[dict[int, Handed], tuple[int, ...]]:
         """What to store, and the buckets that are known to be another reader's."""
         if positions is None:
-            return {bucket: each for bucket, each in self._handed.items() if not each.committed}, ()
+            return self._positions.not_stored, ()
         require_kind("positions", positions, Mapping)
-        wanted: dict[int, _Handed] = {}
+        wanted: dict[int, Handed] = {}
         for bucket, position in offsets_by_bucket(positions, self._plan.table.buckets, "positions").items():
-            epoch = self._epoch_of(bucket, position)
+            seat = self._seats.get(bucket)
+            epoch = self._positions.epoch_of(bucket, position, None if seat is None else seat.epoch)
             if epoch is not None:
-                wanted[bucket] = _Handed(epoch, position)
+                wanted[bucket] = Handed(epoch, position)
         return wanted, tuple(bucket for bucket in positions if bucket not in wanted)
 
-    def _epoch_of(self, bucket: int, position: int) -> int | None:
-        """The epoch by which a position was told; the present one if it was not told by this reader. None: none.
-
-        By the present one the server would take what was told by an earlier one. It may be of another state of the
-        bucket: since a backup was restored, it would go past changes that nobody was given.
-        """
-        handed, before = self._handed.get(bucket), self._handed_before.get(bucket)
-        if (
-            before is not None
-            and position <= before.position
-            and (handed is None or position > handed.position)
-        ):
-            return before.epoch
-        present = handed or self._seats.get(bucket)
-        return None if present is None else present.epoch
-
-    def _was_told_before(self, bucket: int, position: int) -> bool:
-        """Whether an earlier epoch may have told a position: the end of a commit of another state of the bucket."""
-        before = self._handed_before.get(bucket)
-        return before is not None and position <= before.position
-
-    def _take_answer(self, wanted: Mapping[int, _Handed], reply: pb.CommitPositionsResponse) -> list[int]:
+    def _take_answer(self, wanted: Mapping[int, Handed], reply: pb.CommitPositionsResponse) -> list[int]:
         refused = {each.bucket: each for each in reply.refused}
         if reply.HasField("group"):
             asked = self._plan.table_id or 0, self._plan.group, sorted(wanted)
@@ -350,25 +306,19 @@ class GroupBatches:
         lost: list[int] = []
         failure: ScannerError | None = None
         for bucket, each in wanted.items():
-            handed = self._handed.get(bucket)
-            current = handed is not None and handed.epoch == each.epoch
             if bucket not in refused:
-                each.committed = True
+                self._positions.take_stored(bucket, each)
                 seat = self._seats.get(bucket)
                 if seat is not None and seat.epoch == each.epoch:
                     seat.furthest = each.position
-                if handed is not None and current:
-                    handed.committed |= handed.position == each.position
-                    handed.owed = handed.position != each.position
                 continue
             reason = refused[bucket].reason
             if reason == GroupEpochStale.reason:
                 if each.owed:
                     lost.append(bucket)
-                if current:
-                    self._forget_handed(bucket)
+                self._positions.take_stale(bucket, each)
                 continue
-            if reason == ArgumentInvalid.reason and self._was_told_before(bucket, each.position):
+            if reason == ArgumentInvalid.reason and self._positions.was_told_before(bucket, each.position):
                 lost.append(bucket)
                 continue
             row = error_row_of_reason(reason)
@@ -379,17 +329,12 @@ class GroupBatches:
         return lost
 
     @property
-    def _passed_over(self) -> dict[int, _Handed]:
-        """Positions to store before which nothing is owed: the filter dropped what is new, so nobody deals with it."""
-        return {bucket: each for bucket, each in self._handed.items() if not (each.committed or each.owed)}
-
-    @property
     def _due_in_s(self) -> float:
         """How long what was passed over may wait; infinity: there is nothing, or a batch is there first.
 
         Each time is a commit of a bucket, and a table may be busy.
         """
-        if self._plan.auto_commit or not self._hand_off.waits or not self._passed_over:
+        if self._plan.auto_commit or not self._hand_off.waits or not self._positions.passed_over:
             return math.inf
         due_at = self._retry_at
         if not any(seat.moving for seat in self._seats.values()):
@@ -402,7 +347,7 @@ class GroupBatches:
                 self._retry_at = trio.current_time() + _AUTO_COMMIT_INTERVAL_S
                 self._begin_storing(self._commit_passed_over)
             return
-        if not all(each.committed for each in self._handed.values()):
+        if self._positions.not_stored:
             late = trio.current_time() >= self._committed_at + _AUTO_COMMIT_INTERVAL_S
             if late or self._hand_off.waits or any(seat.moving for seat in self._seats.values()):
                 self._begin_storing(self.commit)
@@ -411,7 +356,7 @@ class GroupBatches:
     async def _commit_passed_over(self) -> None:
         async with self._storing:
             # Looked at when the commit before is over, which may have taken the group back.
-            passed = self._passed_over
+            passed = self._positions.passed_over
             if passed:
                 # Tried once: it comes again, and a batch that is there by now is not to wait for a server that is away.
                 with suppress(ScannerError):
@@ -439,26 +384,6 @@ class GroupBatches:
         failure, self._not_stored = self._not_stored, None
         if failure is not None:
             raise failure
-
-    def _hand_out(self, delivery: Delivery, position: int) -> None:
-        handed = self._handed.get(delivery.bucket)
-        if handed is None or handed.position != position:
-            owed = delivery.bucket in self._amid or (handed is not None and handed.owed)
-            self._handed[delivery.bucket] = _Handed(delivery.epoch, position, owed=owed)
-        self._amid.discard(delivery.bucket)
-        seat = self._seats[delivery.bucket]
-        if seat.furthest is None:
-            seat.furthest = position
-
-    def _forget_handed(self, bucket: int) -> None:
-        """The epoch by which the bucket was handed out is over."""
-        self._amid.discard(bucket)
-        handed, before = self._handed.pop(bucket, None), self._handed_before.get(bucket)
-        if handed is not None:
-            if handed.owed and not handed.committed:
-                self._dropped[bucket] = handed
-            furthest = handed.position if before is None else max(handed.position, before.position)
-            self._handed_before[bucket] = _Handed(handed.epoch, furthest)
 
     def _within_limit(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         if self._rows_left is None:
@@ -605,7 +530,7 @@ class GroupBatches:
     def _begin(self, assigned: pb.AssignedBucket) -> None:
         seat = self._seats[assigned.bucket] = _Seat(assigned.bucket, assigned.epoch, moving=assigned.moving)
         seat.furthest = assigned.position if assigned.HasField("position") else None
-        self._forget_handed(assigned.bucket)
+        self._positions.begin_epoch(assigned.bucket)
         if seat.moving:
             return
         self._take_back_finish()
@@ -633,8 +558,7 @@ class GroupBatches:
     def _release_moved(self) -> None:
         """Give back what is to move and of which nothing is left to commit."""
         for seat in list(self._seats.values()):
-            handed = self._handed.get(seat.bucket)
-            if seat.moving and (handed is None or handed.committed):
+            if seat.moving and self._positions.is_stored(seat.bucket):
                 self._lose(seat)
                 self._releases.append(seat)
                 self._wake_speaker()
