@@ -593,8 +593,6 @@ def keys_to_arrow(
             raise KeyInvalid(
                 f"a key of {table.name} has the columns {', '.join(names)}, in this order; got {key!r}"
             )
-    columns = []
-    for index, field in enumerate(table.key_schema):
-        columns.append(key_cells([row[index] for row in rows], field))
+    columns = [key_cells([row[index] for row in rows], field) for index, field in enumerate(table.key_schema)]
     schema = pa.schema([field.with_nullable(True) for field in table.key_schema])
     return pa.RecordBatch.from_arrays(columns, schema=schema)

@@ -185,7 +185,7 @@ def spelled_out_bytes(column: pa.Array) -> int:
     """
     if pa.types.is_dictionary(column.type):
         return _named_bytes(column.dictionary, column.indices)
-    if _is_view(column.type):
+    if is_view(column.type):
         return _sum(_lengths(column))
     return int(column.nbytes)
 
@@ -217,7 +217,7 @@ def _sum(lengths: pa.Array) -> int:
 
 def _lengths(column: pa.Array) -> pa.Array:
     """Bytes of each cell of strings or octets; null or 0 of a null."""
-    if not _is_view(column.type):
+    if not is_view(column.type):
         return pc.binary_length(column)
     words, end = _VIEW_BYTES // 4, column.offset + len(column)
     heads = np.frombuffer(column.buffers()[1], np.int32, count=end * words).reshape(end, words)
@@ -225,5 +225,6 @@ def _lengths(column: pa.Array) -> pa.Array:
     return pa.array(np.where(column.is_valid().to_numpy(zero_copy_only=False), lengths, 0))
 
 
-def _is_view(kind: pa.DataType) -> bool:
+def is_view(kind: pa.DataType) -> bool:
+    """Whether cells are views: heads that point into octets, of which several may be the same."""
     return bool(pa.types.is_string_view(kind) or pa.types.is_binary_view(kind))

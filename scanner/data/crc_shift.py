@@ -20,7 +20,7 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_POLYNOMIAL: Final = 0x82F63B78
+POLYNOMIAL: Final = 0x82F63B78
 """Of CRC-32C, lowest bit first."""
 _ZEROS: Final = bytes(32 * 1024)
 _WORD_BITS: Final = 32
@@ -126,7 +126,7 @@ def _columns(bit: int) -> _Columns:
     if bit:
         half = _columns(bit - 1)
         return tuple(_applied(half, column) for column in half)
-    one_bit = (_POLYNOMIAL, *(1 << place for place in range(_WORD_BITS - 1)))
+    one_bit = (POLYNOMIAL, *(1 << place for place in range(_WORD_BITS - 1)))
     columns = one_bit
     for _ in range(7):
         columns = tuple(_applied(one_bit, column) for column in columns)

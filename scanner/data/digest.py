@@ -17,7 +17,7 @@ import google_crc32c
 import numpy as np
 import pyarrow as pa
 
-from scanner.data.crc_shift import shifted
+from scanner.data.crc_shift import POLYNOMIAL, shifted
 from scanner.data.octets import octets_of
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 DIGEST_EMPTY = 0
 """Digest of a scan that has no rows yet."""
-_POLYNOMIAL: Final = 0x82F63B78
 _TABLE_BYTES_MAX: Final = 24
 """Values of one length are taken an octet of all of them at a time; longer ones are quicker one by one."""
 _TABLE_VALUES_MIN: Final = 64
@@ -37,7 +36,7 @@ def _crc_table() -> NDArray[np.uint32]:
     """What an octet makes of a CRC-32C of zero, for each octet."""
     table = np.arange(256, dtype=np.uint32)
     for _ in range(8):
-        table = np.where(table & 1, table >> 1 ^ np.uint32(_POLYNOMIAL), table >> 1).astype(np.uint32)
+        table = np.where(table & 1, table >> 1 ^ np.uint32(POLYNOMIAL), table >> 1).astype(np.uint32)
     return table
 
 

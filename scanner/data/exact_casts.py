@@ -18,6 +18,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from scanner.data.arrow_sizes import is_view
 from scanner.errors import SchemaMismatch
 
 _KINDS: Final[dict[str, Callable[[pa.DataType], bool]]] = {
@@ -105,7 +106,7 @@ def cast_exactly(column: pa.Array, field: pa.Field, first_row: int = 0) -> pa.Ar
             column = _decoded(column)
             if column.type == field.type:
                 return column
-        if _is_view(column.type) and column.null_count:
+        if is_view(column.type) and column.null_count:
             column = _without_views(column)
         cast = _cast(column, field.type, kind)
         if cast is not None:
@@ -129,7 +130,7 @@ def _not_castable(given: pa.DataType, field: pa.Field, why: str) -> SchemaMismat
 def _decoded(column: pa.DictionaryArray) -> pa.Array:
     """The value of each row, and none that no row names: views may be of far more octets than they take."""
     values = column.dictionary
-    if not _is_view(values.type):
+    if not is_view(values.type):
         return values.take(column.indices)
     # Arrow cannot pick from views, but from their heads, which point into the octets of all.
     return _views(values, _heads(values).take(column.indices))
@@ -144,10 +145,6 @@ def _without_views(column: pa.Array) -> pa.Array:
     kind = pa.large_string() if pa.types.is_string_view(column.type) else pa.large_binary()
     whole = _views(column, _heads(column).fill_null(bytes(_VIEW.byte_width)))
     return pc.if_else(column.is_valid(), whole.cast(kind), pa.scalar(None, kind))
-
-
-def _is_view(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string_view(kind) or pa.types.is_binary_view(kind))
 
 
 def _heads(views: pa.Array) -> pa.Array:

@@ -169,9 +169,7 @@ class KeyCodec:
         """
         if len(values) > len(self._cells):
             raise KeyInvalid(f"{len(values)} values for the {len(self._cells)} columns of the primary key")
-        columns = []
-        for value, field in zip(values, self.schema, strict=False):
-            columns.append(key_cells([value], field))
+        columns = [key_cells([value], field) for value, field in zip(values, self.schema, strict=False)]
         return bytes(self._encode(columns)[0].as_py()) if columns else b""
 
     def encode_cells(self, column: int, cells: pa.Array) -> list[bytes]:
