@@ -1,4 +1,4 @@
-"""A thread that works beside a bench, for a block: what it raises is raised where somebody waits for it."""
+"""A thread that writes beside a bench, for a block: what it raises is raised where somebody waits for it."""
 
 import threading
 from collections.abc import Callable
@@ -11,16 +11,14 @@ class Background:
 
     Args:
         run: What the thread does.
-        name: Of the thread, and of whoever runs in it, in messages.
         stop_s: How long the end of the function may take once it was asked for, seconds.
     """
 
-    def __init__(self, run: Callable[[], None], name: str, stop_s: float) -> None:
+    def __init__(self, run: Callable[[], None], stop_s: float) -> None:
         self._run = run
-        self._name = name
         self._stop_s = stop_s
         self._failure: BaseException | None = None
-        self._thread = threading.Thread(target=self._run_and_tell, name=name, daemon=True)
+        self._thread = threading.Thread(target=self._run_and_tell, name="writer", daemon=True)
         self.stopping = threading.Event()
         """Set when the function is to end."""
         self.changed = threading.Condition()
@@ -44,9 +42,7 @@ class Background:
         if not failed:
             self._raise_failure()
             if self._thread.is_alive():
-                raise BenchFailed(
-                    f"the {self._name}'s last write was not acknowledged within {self._stop_s:.0f} s"
-                )
+                raise BenchFailed(f"the writer's last write was not acknowledged within {self._stop_s:.0f} s")
 
     def wait_for(self, condition: Callable[[], bool], timeout_s: float | None = None) -> bool:
         """Wait until a condition holds, which is looked at each time that something has changed; whether it does.
@@ -61,7 +57,7 @@ class Background:
 
     def _raise_failure(self) -> None:
         if self._failure is not None:
-            raise BenchFailed(f"the {self._name} failed: {self._failure}") from self._failure
+            raise BenchFailed(f"the writer failed: {self._failure}") from self._failure
 
     def _run_and_tell(self) -> None:
         try:

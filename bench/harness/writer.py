@@ -50,7 +50,7 @@ class Writer:
         ]
         self._deleted: list[int] = []
         self._version = 0
-        self._background = Background(self._run, "writer", PROGRESS_TIMEOUT_S)
+        self._background = Background(self._run, PROGRESS_TIMEOUT_S)
 
     def __enter__(self) -> Self:
         self._background.start()

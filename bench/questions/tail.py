@@ -32,10 +32,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 import scanner.sync
 from bench.harness.bars import Bar, write_json
+from bench.harness.progress import Advance, question_bars
 from bench.harness.sheet import Sheet
 from bench.harness.tails import Received, Tails, tail_process
 from bench.questions.continuation.serving import ServerProcess, Settings
@@ -361,7 +361,7 @@ def _beside(on: Bench, *, slow: bool, seconds: float) -> tuple[float, float]:
     return p99, len(received.ids) / took_s
 
 
-def measure(scale: Scale, advance: Callable[[str, int], Callable[[], None]]) -> Measured:
+def measure(scale: Scale, advance: Advance) -> Measured:
     """Ask what is asked for.
 
     Args:
@@ -506,13 +506,7 @@ def run(output: Path | None, plots: Path | None, console: Console, *, scale: Sca
         console: Where progress and the tables go.
         scale: How much is measured.
     """
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
-
-        def advance(question: str, steps: int) -> Callable[[], None]:
-            task = progress.add_task(question, total=steps)
-            return lambda: progress.advance(task)
-
+    with question_bars(console) as advance:
         measured = measure(scale, advance)
     for sheet in render(measured):
         console.print(sheet.rich())

@@ -53,7 +53,7 @@ class Refresh:
         self._order_at = {key: [position] for position, key in enumerate(self._orders)}
         self._now: dict[int, tuple[list[Row], list[Row]]] = {}
         self._gone: deque[int] = deque()
-        self._background = Background(self._run, "writer", STOP_S)
+        self._background = Background(self._run, STOP_S)
         self.between_steps = self._background.changed
         """Held for a step; whoever holds it sees the tables as `export` tells them. Notified of each step."""
         self.steps = 0

@@ -17,14 +17,13 @@ from __future__ import annotations
 import math
 import platform
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
 from bench.harness.bars import Bar, machine, write_document
+from bench.harness.progress import Advance, question_bars
 from bench.questions.continuation import crossover, cuts, isolating, speed, stalled
 from bench.questions.continuation.orders import create
 from bench.questions.continuation.report import render
@@ -127,7 +126,7 @@ class Measured:
         raise KeyError(cell)
 
 
-def measure(scale: Scale, advance: Callable[[str, int], Callable[[], None]]) -> Measured:
+def measure(scale: Scale, advance: Advance) -> Measured:
     """Ask every question.
 
     Args:
@@ -248,13 +247,7 @@ def run(output: Path | None, plots: Path | None, console: Console, *, scale: Sca
         console: Where progress and tables go.
         scale: How much is measured.
     """
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
-
-        def advance(question: str, steps: int) -> Callable[[], None]:
-            task = progress.add_task(question, total=steps)
-            return lambda: progress.advance(task)
-
+    with question_bars(console) as advance:
         measured = measure(scale, advance)
     document = document_of(measured, scale)
     for table in render(document):
