@@ -20,8 +20,8 @@ from scanner.data.digest import checksum
 from scanner.storage.images import format as format_
 from scanner.storage.images import reader
 from scanner.storage.lineage import Lineage
-from scanner.storage.rocksdb import files
-from scanner.storage.rocksdb.bucket import RocksBucket
+from scanner.storage.rocksdb import files, opening
+from scanner.storage.rocksdb.opening import BucketOpener
 from tests.support.nightly import everyday
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def test_a_sample_of_the_campaign(tmp_path: Path) -> None:
 
 
 def _no_identity(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(RocksBucket, "_require_identity", lambda *_: None)
+    monkeypatch.setattr(opening, "require_identity", lambda *_: None)
 
 
 def _no_lineage(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,7 +70,7 @@ def _no_lineage(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _no_durable_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(RocksBucket, "_load_durable_end", lambda bucket: bucket.log_end)
+    monkeypatch.setattr(BucketOpener, "_durable_end", lambda _: 0)
 
 
 def _no_checksums(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,9 +30,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from rocksdict import ColumnFamily, WriteBatch
 
@@ -46,14 +47,7 @@ from scanner.errors import (
     StoreFailed,
     TooManyFiles,
 )
-from scanner.storage.group_states import (
-    GivenEpochs,
-    GroupState,
-    decode_group_names,
-    decode_group_state,
-    encode_group_names,
-    encode_group_state,
-)
+from scanner.storage.group_states import GivenEpochs, GroupState
 from scanner.storage.interface import (
     Change,
     ChangeBlock,
@@ -66,12 +60,17 @@ from scanner.storage.interface import (
     Mutations,
     PreparedCommit,
 )
-from scanner.storage.lineage import HISTORY_BYTES, Lineage, decode_lineage, encode_lineage
+from scanner.storage.lineage import HISTORY_BYTES, Lineage, encode_lineage
 from scanner.storage.rocksdb.bucket_splits import split_bucket
+from scanner.storage.rocksdb.bucket_state import (
+    APPLIED,
+    GROUPS,
+    IDENTITY_KEY,
+    BucketState,
+    put_writers,
+)
 from scanner.storage.rocksdb.changelog import (
-    EMPTY_RANGE,
     LogRange,
-    decode_log_range,
     encode_entry,
     encode_log_range,
     last_key,
@@ -86,51 +85,27 @@ from scanner.storage.rocksdb.database import (
     background_errors,
     compact_database,
     compact_log,
-    open_database,
     rocksdb_errors,
+    write_synced,
 )
-from scanner.storage.rocksdb.durable_end import DurableEnd, read_durable_end, write_durable_end
-from scanner.storage.rocksdb.files import directory_number, require_directory
-from scanner.storage.rocksdb.log import (
-    LINEAGE_KEY,
-    LOG_RANGE_KEY,
-    cut_bytes,
-    load_log_range,
-    stored_bytes,
-)
+from scanner.storage.rocksdb.durable_end import DurableEnd, write_durable_end
+from scanner.storage.rocksdb.files import require_directory
+from scanner.storage.rocksdb.log import LINEAGE_KEY, LOG_RANGE_KEY, cut_bytes, stored_bytes
 from scanner.storage.rocksdb.log_reader import LogReader
 from scanner.storage.rocksdb.manifest_length import write_manifest_length
+from scanner.storage.rocksdb.opening import BucketOpener
 from scanner.storage.rocksdb.point_reads import RocksReader
 from scanner.storage.rocksdb.readers import CheckedIterator, Reading, stored_values
 from scanner.storage.rocksdb.snapshot import RocksSnapshot
-from scanner.storage.rocksdb.torn_manifest import cut_manifest, torn_manifest
-from scanner.storage.rocksdb.torn_tail import has_torn_tail
-from scanner.storage.rocksdb.unfinished import UNFINISHED_KEY, undo_unfinished, unfinished_range
-from scanner.storage.rocksdb.untouched import open_readable, open_untouched
-from scanner.storage.transactions import ALL_KNOWN, AppliedShare, decode_applied, encode_applied
-from scanner.storage.writers import WRITERS_MAX, KnownWriters
+from scanner.storage.rocksdb.unfinished import UNFINISHED_KEY
 
 if TYPE_CHECKING:
     from scanner.storage.interface import BucketSplit, SplitWish
     from scanner.storage.rocksdb.files import DirectoryHandle
     from scanner.storage.rocksdb.space import DiskSpace
+    from scanner.storage.transactions import AppliedShare
     from scanner.storage.writers import AppliedRequest, AppliedRequests
 
-_Remembered = TypeVar("_Remembered")
-_IDENTITY_KEY = b"identity"
-"""In `meta`: of which table, and which of its buckets, the database is."""
-_GROUPS_KEY = b"groups"
-"""In `meta`: the names of the reader groups that have a state."""
-_GROUP_KEY = b"group/"
-"""In `meta`: a reader group's state; its name goes behind it."""
-_APPLIED_NAMES_KEY = b"transactions"
-"""In `meta`: the names of the transactions of which something was applied."""
-_APPLIED_KEY = b"transaction/"
-"""In `meta`: what was applied of a transaction; its name goes behind it."""
-_WRITER_KEY = b"writer/"
-"""In `meta`: what is known of a writer; its place goes behind it, two octets, from 0 on without gaps."""
-_WRITERS_READ = 64
-"""So many places are read at once."""
 _FREED_BYTES_MIN = 1024 * 1024
 """For less of a truncated log no file is written again."""
 _CLOCK_BEHIND_US = 1_000_000
@@ -177,12 +152,12 @@ class RocksBucket:
         space: DiskSpace | None = None,
     ) -> None:
         self._path = path
-        self._resources = resources
         self._place = place
         self._space = space
         self._keys_of = keys_of
         self._identity = identity
         self._clock = clock
+        self._opener = BucketOpener(path, resources, keys_of, identity, place)
         self._reading = Reading.of(resources.config)
         self._snapshots: set[RocksSnapshot] = set()
         self._readers: set[RocksReader] = set()
@@ -202,13 +177,9 @@ class RocksBucket:
         self._began_history = False
         """Whether this bucket has written since it was opened."""
         self._clock_behind = False
-        self._range = EMPTY_RANGE
+        self._state = BucketState()
         self._reached: LogRange | None = None
         """How far the log goes with what was left unfinished; None: nothing was."""
-        self._lineage = Lineage()
-        self._applied: dict[str, AppliedShare] = {}
-        self._writers = KnownWriters()
-        self._group_states: dict[str, GroupState] = {}
         self._given_epochs = GivenEpochs()
         """Also over a failure after which it was opened anew: the readers are still there."""
         self._durable_end = 0
@@ -218,7 +189,11 @@ class RocksBucket:
         self._number = (0, 0)
         """Of the directory that the database was opened in, which RocksDB has open as long as that."""
         self._log = LogReader(
-            path, keys_of, partial(self._using, after_failure=True), self._require_open, lambda: self._range
+            path,
+            keys_of,
+            partial(self._using, after_failure=True),
+            self._require_open,
+            lambda: self._state.log_range,
         )
         if create:
             self._open(create=True)
@@ -228,22 +203,22 @@ class RocksBucket:
     @property
     def log_start(self) -> int:
         """The oldest offset that is still readable."""
-        return self._range.start
+        return self._state.log_range.start
 
     @property
     def log_end(self) -> int:
         """One past the newest durable change."""
-        return self._range.end
+        return self._state.log_range.end
 
     @property
     def log_bytes(self) -> int:
         """See `Bucket.log_bytes`; asks RocksDB for its list of files, a millisecond where there are hundreds."""
         with self._using() as database:
-            return stored_bytes(database, self._range)
+            return stored_bytes(database, self._state.log_range)
 
     def log_bytes_from(self, offset: int) -> int:
         """See `Bucket.log_bytes_from`; costs what `log_bytes` does, and a point read."""
-        log_range = self._range
+        log_range = self._state.log_range
         if offset >= log_range.end:
             return 0
         if offset > log_range.start:
@@ -255,7 +230,7 @@ class RocksBucket:
     @property
     def newest_commit_us(self) -> int:
         """See `Bucket.newest_commit_us`."""
-        return self._range.timestamp_us
+        return self._state.log_range.timestamp_us
 
     @property
     def open_iterators(self) -> int:
@@ -265,27 +240,27 @@ class RocksBucket:
     @property
     def lineage(self) -> Lineage:
         """See `Bucket.lineage`."""
-        return self._lineage
+        return self._state.lineage
 
     @property
     def group_states(self) -> Mapping[str, GroupState]:
         """See `Bucket.group_states`."""
-        return self._group_states
+        return self._state.groups
 
     @property
     def applied_shares(self) -> Mapping[str, AppliedShare]:
         """See `Bucket.applied_shares`."""
-        return self._applied
+        return self._state.applied
 
     def requests_of(self, writer_id: bytes) -> AppliedRequests:
         """See `Bucket.requests_of`."""
-        return self._writers.requests_of(writer_id)
+        return self._state.writers.requests_of(writer_id)
 
     @property
     def lost_changes(self) -> int:
         """See `Bucket.lost_changes`."""
-        unrecorded = 0 if self._began_history else max(0, self._durable_end - self._range.end)
-        return self._lineage.lost_changes + unrecorded
+        unrecorded = 0 if self._began_history else max(0, self._durable_end - self._state.log_range.end)
+        return self._state.lineage.lost_changes + unrecorded
 
     @property
     def failure(self) -> ScannerError | None:
@@ -344,7 +319,7 @@ class RocksBucket:
         """See `Bucket.open_snapshot`."""
         with self._using() as database:
             self._require_finished()
-            log_offset = self._range.end
+            log_offset = self._state.log_range.end
             snapshot = RocksSnapshot(
                 CheckedIterator(database.kv, self._path, self._reading),
                 log_offset,
@@ -359,7 +334,7 @@ class RocksBucket:
         """See `Bucket.open_reader`."""
         with self._using() as database:
             self._require_finished()
-            reader = RocksReader(database.kv, self._path, self._range.end, self._readers.discard)
+            reader = RocksReader(database.kv, self._path, self._state.log_range.end, self._readers.discard)
             self._readers.add(reader)
             return reader
 
@@ -393,18 +368,20 @@ class RocksBucket:
         with self._committing:
             database = self._writable()
             self._require_in_place()
-            if start_offset <= self._range.start:
+            log_range = self._state.log_range
+            if start_offset <= log_range.start:
                 return
-            start, ordinal = self._range.end, self._range.end_ordinal
+            start, ordinal = log_range.end, log_range.end_ordinal
             if start_offset < start:
                 start = self._log.entry_at(start_offset)[0].start
                 ordinal = ordinal_of_key(self._log.entry_at(start)[1])
-            if start <= self._range.start:
+            if start <= log_range.start:
                 return
             batch = WriteBatch(raw_mode=True)
             batch.delete_range(log_key(0), log_key(start, ordinal), database.log_family)
-            self._range = self._range._replace(start=start, start_ordinal=ordinal)
-            batch.put(LOG_RANGE_KEY, encode_log_range(self._range), database.meta_family)
+            log_range = log_range._replace(start=start, start_ordinal=ordinal)
+            self._state = replace(self._state, log_range=log_range)
+            batch.put(LOG_RANGE_KEY, encode_log_range(log_range), database.meta_family)
             self._make_durable(database, batch)
             self._note_durable(database)
 
@@ -414,8 +391,8 @@ class RocksBucket:
             database = self._writable()
             self._require_finished()
             self._require_room(0)
-            log_offset = self._range.end
-            history = self._lineage.history_of(log_offset)
+            log_offset = self._state.log_range.end
+            history = self._state.lineage.history_of(log_offset)
             checkpoint_id = next_checkpoint_id(database, directory)
             checkpoint = Checkpoint(checkpoint_id, log_offset, self._clock(), history)
             batch = WriteBatch(raw_mode=True)
@@ -434,7 +411,7 @@ class RocksBucket:
     def free_log(self) -> bool:
         """See `Bucket.free_log`. RocksDB does it by itself where more is written, and never where nothing is."""
         with self._compacting, self._using() as database:
-            log_range = self._range
+            log_range = self._state.log_range
             if self._failure is not None or self._freed == log_range.start:
                 return False
             cut, kept = cut_bytes(database, log_range)
@@ -529,79 +506,18 @@ class RocksBucket:
             write_manifest_length(self._path, self._identity)
 
     def _open(self, *, create: bool = False, read_only: bool = False) -> None:
-        """Open the database, and read what it says of itself. It is not open.
+        """Open the database, and take what it says of itself for what is. It is not open.
 
         Raises:
             ScannerError: It cannot be opened; it is closed.
         """
-        whole = torn_manifest(self._path, self._identity, self._resources)
-        if whole is not None:
-            _logger.warning(
-                "%s: the end of its MANIFEST is there in pieces, as after a loss of power; it is dropped, since all"
-                " that was durable is there without it",
-                self._path,
-            )
-        if read_only:
-            database = open_readable(self._path, self._resources, manifest_bytes=whole)
-        else:
-            if whole is not None:
-                cut_manifest(self._path, whole)
-            database = self._open_writable(create=create)
-        try:
-            self._number = directory_number(self._path)
-            if create:
-                self._write_first_range(database)
-            self._require_identity(database)
-            self._undo_unfinished(database)
-            log_range, lineage = load_log_range(database), self._load_lineage(database)
-            if database.torn_tail and self._was_durable_past(log_range.end):
-                raise DataCorrupted(
-                    f"{self._path}: its newest commit, which was acknowledged, is damaged; restore it from a copy"
-                )
-            if not (self._idle and (log_range, lineage) == (self._range, self._lineage)):
-                # It is not what this bucket has closed, or a write has failed in between: a history of its own.
-                self._began_history = False
-            self._range = log_range
-            self._lineage = _checked_lineage(lineage, log_range, self._path)
-            self._group_states = self._load_remembered(database, _GROUPS_KEY, _GROUP_KEY, decode_group_state)
-            self._applied = self._load_remembered(database, _APPLIED_NAMES_KEY, _APPLIED_KEY, decode_applied)
-            self._writers = KnownWriters(self._load_writers(database))
-            self._durable_end = self._load_durable_end()
-            self._freed = 0
-        except BaseException:
-            database.close()
-            raise
-        if not (create or read_only):  # Nothing was replayed.
-            write_manifest_length(self._path, self._identity)
-        self._database = database
-
-    def _open_writable(self, *, create: bool) -> Database:
-        # RocksDB names each file that it makes or removes, also by itself, by the path that it was opened with.
-        through = None if self._place is None else self._place.lasting(self._path)
-        try:
-            return open_database(self._path, self._resources, through=through, create=create)
-        except DataCorrupted:
-            if not self._is_tail_unacknowledged():
-                raise
-        _logger.warning(
-            "%s: the newest write is there in pieces, as after a loss of power; it is dropped, since nothing says that"
-            " it was acknowledged",
-            self._path,
-        )
-        return open_database(self._path, self._resources, through=through, torn_tail=True)
-
-    def _is_tail_unacknowledged(self) -> bool:
-        """Whether all that is damaged is the newest write, and `DURABLE-END` does not say that it was durable."""
-        if not has_torn_tail(self._path):
-            return False
-        with open_untouched(self._path, self._resources) as database, rocksdb_errors(self._path):
-            stored = database.meta.get(LOG_RANGE_KEY)
-        return not self._was_durable_past(0 if stored is None else decode_log_range(stored).end)
-
-    def _was_durable_past(self, end: int) -> bool:
-        """Whether `DURABLE-END` says that the log was durable past an offset."""
-        known = read_durable_end(self._path, self._identity)
-        return known is not None and known.end > end
+        opened = self._opener.open(create=create, read_only=read_only, failure=self._failure)
+        found, closed = opened.state, self._state
+        if not (self._idle and (found.log_range, found.lineage) == (closed.log_range, closed.lineage)):
+            # It is not what this bucket has closed, or a write has failed in between: a history of its own.
+            self._began_history = False
+        self._state, self._durable_end, self._freed = found, opened.durable_end, 0
+        self._database, self._number = opened.database, opened.number
 
     def _open_best(self) -> None:
         """Open the database; for reading only where the disk refuses more, as a full one does.
@@ -731,88 +647,18 @@ class RocksBucket:
         try:
             database = self._database
             unfinished = self._reached is not None
-            if database is None or not self.readable or unfinished or self._range.end != log_offset:
+            if database is None or not self.readable or unfinished or self._state.log_range.end != log_offset:
                 return None
             return stored_values(database.kv, self._path, self._reading, key_range, short=short)
         finally:
             self._committing.release()
-
-    def _require_identity(self, database: Database) -> None:
-        """Refuse the directory of another bucket under the name of this one: its rows would pass for this one's."""
-        with rocksdb_errors(self._path):
-            stored = database.meta.get(_IDENTITY_KEY)
-        if stored not in (None, self._identity):
-            raise DataCorrupted(
-                f"{self._path} holds another bucket ({bytes(stored).decode(errors='replace')}, and not"
-                f" {self._identity.decode()}): its directory was renamed or copied; give each its own name back"
-            )
-
-    def _load_lineage(self, database: Database) -> Lineage:
-        with rocksdb_errors(self._path):
-            stored = database.meta.get(LINEAGE_KEY)
-        return decode_lineage(stored)
-
-    def _load_remembered(
-        self,
-        database: Database,
-        names_key: bytes,
-        prefix: bytes,
-        decode: Callable[[str, bytes | None], _Remembered],
-    ) -> dict[str, _Remembered]:
-        with rocksdb_errors(self._path):
-            names = decode_group_names(database.meta.get(names_key))
-            return {name: decode(name, database.meta.get(prefix + name.encode())) for name in names}
-
-    def _load_writers(self, database: Database) -> Iterator[bytes]:
-        for first in range(0, WRITERS_MAX, _WRITERS_READ):
-            places: Any = [_writer_key(place) for place in range(first, first + _WRITERS_READ)]
-            with rocksdb_errors(self._path):
-                stored: Any = database.meta.get(places) or ()
-                values = [each for each in stored if each is not None]
-            yield from values
-            if len(values) < _WRITERS_READ:
-                return
-
-    def _undo_unfinished(self, database: Database) -> None:
-        """Take back what a crash or a failure cut off."""
-        if database.read_only:
-            if unfinished_range(database) is not None:
-                kind = DiskFull if isinstance(self._failure, DiskFull) else StoreFailed
-                raise kind(
-                    f"{self._path}: a transaction was being applied and has to be undone first, which the disk refuses;"
-                    " make room"
-                )
-            return
-        undone = undo_unfinished(database, self._keys_of)
-        if undone:
-            _logger.warning(
-                "%s: %d changes of a transaction that was being applied were undone; they are applied again",
-                self._path,
-                undone,
-            )
-
-    def _load_durable_end(self) -> int:
-        """The end that the log is known to have had; logged, if it has not."""
-        known = read_durable_end(self._path, self._identity)
-        if known is None:
-            return self._range.end
-        if known.end > self._range.end:
-            _logger.error(
-                "%s: the changelog ends at offset %d, and was durable up to %d: %d acknowledged changes are lost, or"
-                " the directory was restored from an older copy; tokens and leases of what is lost are refused",
-                self._path,
-                self._range.end,
-                known.end,
-                known.end - self._range.end,
-            )
-        return known.end
 
     def _prepare(
         self, database: Database, groups: Sequence[Sequence[Mutation]], clock_us: int, after_us: int
     ) -> PreparedCommit:
         plan = plan_commit(list(map(Mutations.of, groups)), partial(self._read_rows, database))
         batch = WriteBatch(raw_mode=True)
-        first = log_range = self._reached or self._range
+        first = log_range = self._reached or self._state.log_range
         continues = self._reached is not None
         offsets: list[tuple[int, int]] = []
         refusals: dict[int, ScannerError] = {}
@@ -836,7 +682,7 @@ class RocksBucket:
             return tuple(rows)
 
     def _require_follows(self, prepared: PreparedCommit) -> None:
-        end = (self._reached or self._range).end
+        end = (self._reached or self._state.log_range).end
         if prepared.start != end:
             raise StoreFailed(
                 f"{self._path}: a commit was prepared for the log's end at {prepared.start}, and it ends at {end};"
@@ -863,42 +709,36 @@ class RocksBucket:
         requests: Mapping[bytes, Sequence[AppliedRequest]],
     ) -> None:
         batch, log_range = prepared.contents
-        lineage = self._lineage
-        begun = log_range.end != self._range.end and not self._began_history
+        state = self._state
+        before, lineage = state.log_range, state.lineage
+        changes = log_range.end != before.end
+        begun = changes and not self._began_history
         if begun:
-            lineage = lineage.begin(secrets.token_bytes(HISTORY_BYTES), self._range.end, self._durable_end)
+            lineage = lineage.begin(secrets.token_bytes(HISTORY_BYTES), before.end, self._durable_end)
             batch.put(LINEAGE_KEY, encode_lineage(lineage), database.meta_family)
-        changed = self._given_epochs.with_histories(
-            self._group_states, group_states, lineage.newest, begun=begun
-        )
-        states = _put_changed(
-            database, batch, _GROUPS_KEY, _GROUP_KEY, self._group_states, changed, encode_group_state
-        )
-        shares = _put_changed(
-            database, batch, _APPLIED_NAMES_KEY, _APPLIED_KEY, self._applied, applied, encode_applied
-        )
-        writers = self._writers.updated(requests)
-        for place, record in writers.items():
-            batch.put(_writer_key(place), record, database.meta_family)
+        changed = self._given_epochs.with_histories(state.groups, group_states, lineage.newest, begun=begun)
+        groups = GROUPS.put(database, batch, state.groups, changed)
+        shares = APPLIED.put(database, batch, state.applied, applied)
+        writers = state.writers.updated(requests)
+        put_writers(database, batch, writers)
         if self._reached is not None:
             batch.delete(UNFINISHED_KEY, database.meta_family)
-        if log_range.end == self._range.end:
-            # A history begins with a change, not with what is remembered of readers, transactions and writers.
-            if group_states or applied or writers or self._reached is not None:
-                self._make_durable(database, batch)
-                self._group_states, self._applied, self._reached = states, shares, None
-                self._writers.take(writers)
-                self._note_durable(database)
+        if changes:
+            self._watch_clock(log_range)
+            # What was truncated since it was prepared stays truncated.
+            log_range = log_range._replace(start=before.start, start_ordinal=before.start_ordinal)
+            batch.put(LOG_RANGE_KEY, encode_log_range(log_range), database.meta_family)
+        elif group_states or applied or writers or self._reached is not None:
+            log_range = before
+        else:
             return
-        self._watch_clock(log_range)
-        # What was truncated since it was prepared stays truncated.
-        log_range = log_range._replace(start=self._range.start, start_ordinal=self._range.start_ordinal)
-        batch.put(LOG_RANGE_KEY, encode_log_range(log_range), database.meta_family)
         self._make_durable(database, batch)
-        # A concurrent reader of the log sees the new end only when its history is known.
-        self._lineage, self._range, self._began_history = lineage, log_range, True
-        self._group_states, self._applied, self._reached = states, shares, None
-        self._writers.take(writers)
+        # At once: a concurrent reader of the log sees the new end only when its history is known.
+        self._state = BucketState(log_range, lineage, groups, shares, state.writers)
+        state.writers.take(writers)
+        self._reached = None
+        # A history begins with a change, not with what is remembered of readers, transactions and writers.
+        self._began_history = self._began_history or changes
         self._note_durable(database)
 
     def _watch_clock(self, log_range: LogRange) -> None:
@@ -918,37 +758,26 @@ class RocksBucket:
 
     def _make_durable(self, database: Database, batch: WriteBatch) -> None:
         # In each batch: a write-ahead log of another bucket, wherever it begins, is replayed and then refused.
-        batch.put(_IDENTITY_KEY, self._identity, database.meta_family)
+        batch.put(IDENTITY_KEY, self._identity, database.meta_family)
         try:
-            with rocksdb_errors(self._path):
-                database.rocks.write(batch)
-                database.rocks.flush_wal(sync=True)
+            write_synced(database, batch)
         except ScannerError as error:
             self._fail(error)
             raise StoreFailed(f"nothing of this write is promised: {error}") from error
 
     def _note_durable(self, database: Database) -> None:
-        """Write into `DURABLE-END` what is durable now, once `_range` and `_lineage` say so."""
-        # Until a history records what was lost, the file alone tells of it.
-        end = self._range.end if self._began_history else max(self._range.end, self._durable_end)
-        durable = DurableEnd(end, self._lineage.newest, database.rocks.latest_sequence_number())
+        """Write into `DURABLE-END` what is durable now, once `_state` says so."""
+        end = self._state.log_range.end
+        if not self._began_history:
+            # Until a history records what was lost, the file alone tells of it.
+            end = max(end, self._durable_end)
+        durable = DurableEnd(end, self._state.lineage.newest, database.rocks.latest_sequence_number())
         write_durable_end(self._path, self._identity, durable)
 
     def _fail(self, error: ScannerError) -> None:
         """Take no writes any more, and open no scans, until it is reopened."""
         self._failure = error
         _logger.error("%s takes no writes until it is reopened, since one failed: %s", self._path, error)
-
-    def _write_first_range(self, database: Database) -> None:
-        batch = WriteBatch(raw_mode=True)
-        batch.put(LOG_RANGE_KEY, encode_log_range(EMPTY_RANGE), database.meta_family)
-        known = {ALL_KNOWN: AppliedShare(0, 0, 0)}
-        _put_changed(database, batch, _APPLIED_NAMES_KEY, _APPLIED_KEY, {}, known, encode_applied)
-        self._make_durable(database, batch)
-
-
-def _writer_key(place: int) -> bytes:
-    return _WRITER_KEY + place.to_bytes(2, "big")
 
 
 def _put_entry(
@@ -972,40 +801,3 @@ def _put_rows(batch: WriteBatch, family: ColumnFamily, plan: CommitPlan) -> None
             delete(key, family)
         else:
             put(key, row, family)
-
-
-def _put_changed(
-    database: Database,
-    batch: WriteBatch,
-    names_key: bytes,
-    prefix: bytes,
-    before: Mapping[str, _Remembered],
-    changed: Mapping[str, _Remembered | None],
-    encode: Callable[[_Remembered], bytes],
-) -> dict[str, _Remembered]:
-    """Add to a commit what becomes of things that `meta` has by name, None if they go; all of them as they are then."""
-    after = dict(before)
-    for name, value in changed.items():
-        if value is None:
-            after.pop(name, None)
-            batch.delete(prefix + name.encode(), database.meta_family)
-        else:
-            after[name] = value
-            batch.put(prefix + name.encode(), encode(value), database.meta_family)
-    if after.keys() != before.keys():
-        batch.put(names_key, encode_group_names(list(after)), database.meta_family)
-    return after
-
-
-def _checked_lineage(lineage: Lineage, log_range: LogRange, path: Path) -> Lineage:
-    """A lineage that may belong to a log of this range.
-
-    Raises:
-        DataCorrupted: It does not.
-    """
-    if lineage.histories and lineage.histories[-1].start >= max(1, log_range.end):
-        raise DataCorrupted(
-            f"{path}: the log ends at {log_range.end}, before its newest history begins, at"
-            f" {lineage.histories[-1].start}; restore the files from a copy"
-        )
-    return lineage

@@ -21,14 +21,13 @@ from scanner.data.keys import KeyCodec, buckets_of
 from scanner.data.row_block import RowBlock
 from scanner.data.rows import RowCodec
 from scanner.errors import DataCorrupted, DiskFull, ScannerError, TooManyFiles
-from scanner.storage.lineage import Lineage, decode_lineage
+from scanner.storage.lineage import Lineage
 from scanner.storage.rocksdb.agreement import Agreement, among, hashes_of
 from scanner.storage.rocksdb.changelog import (
     EMPTY_RANGE,
     LogChunk,
     LogRange,
     decode_chunk,
-    decode_log_range,
     log_key,
 )
 from scanner.storage.rocksdb.checkpoints import checkpoint_name as name_of_checkpoint
@@ -38,7 +37,7 @@ from scanner.storage.rocksdb.durable_end import NAME as DURABLE_END_NAME
 from scanner.storage.rocksdb.durable_end import read_durable_end
 from scanner.storage.rocksdb.findings import Counts, Finding, Severity
 from scanner.storage.rocksdb.folding import CONTRADICTIONS_MAX, KEYS_MAX, Disagreements, compare
-from scanner.storage.rocksdb.log import LINEAGE_KEY, LOG_RANGE_KEY
+from scanner.storage.rocksdb.log import read_lineage, require_log_range
 from scanner.storage.rocksdb.torn_manifest import torn_manifest
 from scanner.storage.rocksdb.unfinished import unfinished_range
 from scanner.storage.rocksdb.untouched import open_untouched
@@ -234,13 +233,9 @@ def read_contents(
     """
     contents = Contents()
     try:
-        with rocksdb_errors(database.path):
-            stored, lineage = database.meta.get(LOG_RANGE_KEY), database.meta.get(LINEAGE_KEY)
         with _named(database.path):
-            if stored is None:
-                raise DataCorrupted("it holds no log range")
-            contents.log_range = decode_log_range(stored)
-            contents.lineage = decode_lineage(lineage)
+            contents.log_range = require_log_range(database)
+            contents.lineage = read_lineage(database)
             _require_begun(contents)
             reached = unfinished_range(database)
             if reached is not None:

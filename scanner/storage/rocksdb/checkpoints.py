@@ -25,11 +25,9 @@ from rocksdict import WriteBatch
 
 from scanner.errors import DataCorrupted, SnapshotLost
 from scanner.storage.interface import Checkpoint, KeyRange, KeysOf
-from scanner.storage.lineage import decode_lineage
-from scanner.storage.rocksdb.changelog import decode_log_range
 from scanner.storage.rocksdb.database import Database, RocksResources, rocksdb_errors
 from scanner.storage.rocksdb.files import disk_errors, sync_directory, sync_tree
-from scanner.storage.rocksdb.log import LINEAGE_KEY, LOG_RANGE_KEY
+from scanner.storage.rocksdb.log import read_lineage, read_log_range
 from scanner.storage.rocksdb.readers import CheckedIterator, Reading, stored_values
 from scanner.storage.rocksdb.snapshot import RocksSnapshot
 from scanner.storage.rocksdb.untouched import open_readable
@@ -150,13 +148,11 @@ def require_itself(database: Database, checkpoint: Checkpoint) -> None:
         DataCorrupted: It is another one, or damaged.
         StoreFailed: The disk refused.
     """
-    with rocksdb_errors(database.path):
-        stored, lineage = database.meta.get(LOG_RANGE_KEY), database.meta.get(LINEAGE_KEY)
-    newest = _newest(database)
-    if stored is None or newest is None:
+    log_range, newest = read_log_range(database), _newest(database)
+    if log_range is None or newest is None:
         raise DataCorrupted(f"{database.path} does not say which checkpoint it is")
-    log_offset = decode_log_range(stored).end
-    found = Checkpoint(newest[0], log_offset, newest[1], decode_lineage(lineage).history_of(log_offset))
+    history = read_lineage(database).history_of(log_range.end)
+    found = Checkpoint(newest[0], log_range.end, newest[1], history)
     if found != checkpoint:
         raise DataCorrupted(f"{database.path} is not {checkpoint}, but {found}")
 

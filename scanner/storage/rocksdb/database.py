@@ -32,6 +32,7 @@ from rocksdict import (
     DBRecoveryMode,
     Options,
     Rdict,
+    WriteBatch,
     WriteBufferManager,
 )
 
@@ -222,6 +223,17 @@ class Database:
                 self.rocks.close()
         finally:
             del self.rocks, self.kv, self.log, self.meta, self.kv_family, self.log_family, self.meta_family
+
+
+def write_synced(database: Database, batch: WriteBatch) -> None:
+    """Write a batch; durable when this returns.
+
+    Raises:
+        StoreFailed: The disk refused. It is not known whether the batch is written.
+    """
+    with rocksdb_errors(database.path):
+        database.rocks.write(batch)
+        database.rocks.flush_wal(sync=True)
 
 
 def compact_database(database: Database) -> None:

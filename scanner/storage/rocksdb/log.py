@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rocksdict import ReadOptions
 
 from scanner.errors import DataCorrupted
+from scanner.storage.lineage import Lineage, decode_lineage
 from scanner.storage.records import EntrySize
 from scanner.storage.rocksdb.changelog import (
     LogChunk,
@@ -91,14 +92,42 @@ def load_log_range(database: Database) -> LogRange:
         DataCorrupted: there is no range, the log ends elsewhere, or changes are missing.
         StoreFailed: the disk refused.
     """
-    with rocksdb_errors(database.path):
-        stored = database.meta.get(LOG_RANGE_KEY)
-    if stored is None:
-        raise DataCorrupted(f"{database.path} holds no log range")
-    log_range = decode_log_range(stored)
+    log_range = require_log_range(database)
     _require_ends(database, log_range)
     _require_dense(database, log_range)
     return log_range
+
+
+def require_log_range(database: Database) -> LogRange:
+    """Read the log's range as `meta` has it.
+
+    Raises:
+        DataCorrupted: There is none, or it is damaged.
+        StoreFailed: The disk refused.
+    """
+    log_range = read_log_range(database)
+    if log_range is None:
+        raise DataCorrupted(f"{database.path} holds no log range")
+    return log_range
+
+
+def read_log_range(database: Database) -> LogRange | None:
+    """As `require_log_range`; None where there is none."""
+    with rocksdb_errors(database.path):
+        stored = database.meta.get(LOG_RANGE_KEY)
+    return None if stored is None else decode_log_range(stored)
+
+
+def read_lineage(database: Database) -> Lineage:
+    """Read the lineage of the log; an empty one, if no commit was ever made.
+
+    Raises:
+        DataCorrupted: It is damaged.
+        StoreFailed: The disk refused.
+    """
+    with rocksdb_errors(database.path):
+        stored = database.meta.get(LINEAGE_KEY)
+    return decode_lineage(stored)
 
 
 def read_chunks(

@@ -23,11 +23,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from scanner.errors import DataCorrupted, DiskFull
-from scanner.storage.rocksdb.changelog import decode_log_range
-from scanner.storage.rocksdb.database import rocksdb_errors
 from scanner.storage.rocksdb.durable_end import read_durable_end
 from scanner.storage.rocksdb.files import disk_errors
-from scanner.storage.rocksdb.log import LOG_RANGE_KEY
+from scanner.storage.rocksdb.log import read_log_range
 from scanner.storage.rocksdb.log_format import first_damage
 from scanner.storage.rocksdb.manifest_length import current_manifest, noted_length
 from scanner.storage.rocksdb.torn_tail import logs_follow
@@ -97,9 +95,8 @@ def _is_all_there(directory: Path, identity: bytes, resources: RocksResources, s
             flushed = database.rocks.latest_sequence_number()
         with open_untouched(directory, resources, manifest_bytes=size) as database:
             reached = database.rocks.latest_sequence_number()
-            with rocksdb_errors(database.path):
-                stored = database.meta.get(LOG_RANGE_KEY)
-        end = 0 if stored is None else decode_log_range(stored).end
+            log_range = read_log_range(database)
+        end = 0 if log_range is None else log_range.end
         durable = known is None or (known.end <= end and known.sequence <= reached)
         return durable and logs_follow(directory, flushed)
     return False

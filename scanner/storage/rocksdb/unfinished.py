@@ -24,8 +24,8 @@ from scanner.storage.rocksdb.changelog import (
     encode_log_range,
     log_key,
 )
-from scanner.storage.rocksdb.database import Database, rocksdb_errors
-from scanner.storage.rocksdb.log import LOG_RANGE_KEY, read_chunk
+from scanner.storage.rocksdb.database import Database, rocksdb_errors, write_synced
+from scanner.storage.rocksdb.log import read_chunk, require_log_range
 
 if TYPE_CHECKING:
     from scanner.storage.records import KeysOf
@@ -64,27 +64,17 @@ def undo_unfinished(database: Database, keys_of: KeysOf) -> int:
     reached = unfinished_range(database)
     if reached is None:
         return 0
-    with rocksdb_errors(database.path):
-        stored = database.meta.get(LOG_RANGE_KEY)
-    if stored is None:
-        raise DataCorrupted(f"{database.path} holds no log range")
-    end = decode_log_range(stored).end
+    end = require_log_range(database).end
     undone = reached.end - end
     while reached.end > end:
         chunk = _last_chunk(database, reached)
         reached = reached._replace(end=chunk.offset, end_ordinal=chunk.ordinal)
-        _write(database, _inverse(database, chunk, reached, keys_of))
+        # Each is synced, since of the newest one alone a power failure may leave pieces (`torn_tail`).
+        write_synced(database, _inverse(database, chunk, reached, keys_of))
     batch = WriteBatch(raw_mode=True)
     batch.delete(UNFINISHED_KEY, database.meta_family)
-    _write(database, batch)
+    write_synced(database, batch)
     return undone
-
-
-def _write(database: Database, batch: WriteBatch) -> None:
-    # Each is synced, since of the newest one alone a power failure may leave pieces (`torn_tail`).
-    with rocksdb_errors(database.path):
-        database.rocks.write(batch)
-        database.rocks.flush_wal(sync=True)
 
 
 def _last_chunk(database: Database, reached: LogRange) -> LogChunk:

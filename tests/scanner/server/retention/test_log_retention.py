@@ -166,7 +166,7 @@ async def test_the_disk_of_old_changes_is_given_back_though_nothing_is_written(t
             assert isinstance(bucket.storage, RocksBucket)
             assert bucket.storage.log_start == 4000
             with bucket.storage._using() as database:
-                assert cut_bytes(database, bucket.storage._range) == (0, 0)
+                assert cut_bytes(database, bucket.storage._state.log_range) == (0, 0)
 
 
 async def test_changes_kept_for_ever_have_a_size_all_the_same() -> None:

@@ -92,7 +92,7 @@ async def test_the_disk_of_what_goes_is_given_back_before_the_answer(tmp_path: P
         assert isinstance(bucket.storage, RocksBucket)
         await admin.compact_log("items", before=4000, bucket=0)
         with bucket.storage._using() as database:
-            assert cut_bytes(database, bucket.storage._range) == (0, 0)
+            assert cut_bytes(database, bucket.storage._state.log_range) == (0, 0)
 
 
 async def scan_ended(admin: scanner.Client) -> None:

@@ -13,7 +13,7 @@ import trio
 
 import scanner
 import scanner.server.tables.bucket
-import scanner.storage.rocksdb.bucket
+import scanner.storage.rocksdb.opening
 from scanner.server.config import ScannerConfig
 from scanner.server.server import Server, open_server
 from scanner.storage.rocksdb.store import RocksStore
@@ -179,7 +179,7 @@ def _undoes_nothing(*_: object) -> int:
     ("module", "name", "broken", "config"),
     [
         (scanner.server.tables.bucket, "_applied", _records_nothing, WHOLE),
-        (scanner.storage.rocksdb.bucket, "undo_unfinished", _undoes_nothing, PIECES),
+        (scanner.storage.rocksdb.opening, "undo_unfinished", _undoes_nothing, PIECES),
     ],
     ids=["applied is not recorded", "unfinished is not undone"],
 )

@@ -62,7 +62,7 @@ def test_a_bucket_wakes_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
                 waiting.append(not other.submit(is_free).result())
             return open_database(*args, **options)
 
-        monkeypatch.setattr("scanner.storage.rocksdb.bucket.open_database", open_and_look)
+        monkeypatch.setattr("scanner.storage.rocksdb.opening.open_database", open_and_look)
         for use in (lambda: bucket.entry_at(0), lambda: bucket.commit([puts([(2, "row")])])):
             bucket.close_idle()
             assert bucket.idle

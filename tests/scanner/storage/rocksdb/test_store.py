@@ -38,7 +38,10 @@ from tests.support.file_limit import file_size_limit
 from tests.support.storage_tables import ITEMS, changes_of, contents, delete, drain, put, puts
 
 if TYPE_CHECKING:
+    from rocksdict import WriteBatch
+
     from scanner.storage.rocksdb.catalog import TableEntry
+    from scanner.storage.rocksdb.database import Database
 
 _WAIT_S: Final = 100
 """Far longer than anything takes: only what will never come takes it."""
@@ -350,6 +353,21 @@ def test_a_bucket_that_takes_no_writes_says_why(
         with pytest.raises(ScannerError, match="what happened") as caught:
             bucket.commit([[put(1, "y")]])
         assert type(caught.value) is (StoreFailed if kind is StoreLocked else kind)
+
+
+def test_a_table_whose_first_write_finds_the_disk_full_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As one does that finds it full before or after, and of a bucket that is not there nothing is logged."""
+
+    def refuse(database: Database, _: WriteBatch) -> None:
+        raise DiskFull(f"{database.path}: the disk is full; make room")
+
+    monkeypatch.setattr("scanner.storage.rocksdb.opening.write_synced", refuse)
+    with RocksStore.open(tmp_path) as store:
+        with pytest.raises(DiskFull, match="make room"):
+            store.create_table(ITEMS)
+        assert (store.tables(), caplog.messages) == ([], [])
 
 
 def test_a_clock_that_was_set_back_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

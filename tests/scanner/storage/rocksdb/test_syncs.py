@@ -11,11 +11,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-import scanner.storage.rocksdb.bucket
 import scanner.storage.rocksdb.checkpoints
 import scanner.storage.rocksdb.data_directory
 import scanner.storage.rocksdb.database
 import scanner.storage.rocksdb.files
+import scanner.storage.rocksdb.opening
 import scanner.storage.rocksdb.store
 import scanner.storage.rocksdb.table_directories
 import scanner.storage.rocksdb.transaction_files
@@ -151,7 +151,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         database.rocks = _Spied(database.rocks, found)  # type: ignore[assignment]
         return database
 
-    monkeypatch.setattr(scanner.storage.rocksdb.bucket, "open_database", spied)
+    monkeypatch.setattr(scanner.storage.rocksdb.opening, "open_database", spied)
     return found
 
 

@@ -272,7 +272,7 @@ def test_it_is_the_same_where_the_disk_takes_nothing(tmp_path: Path, monkeypatch
     def refuse(directory: Path, size: int) -> NoReturn:
         raise StoreFailed(f"{directory} takes nothing, not {size} bytes")
 
-    monkeypatch.setattr("scanner.storage.rocksdb.bucket.cut_manifest", refuse)
+    monkeypatch.setattr("scanner.storage.rocksdb.opening.cut_manifest", refuse)
     with RocksStore.open(cut.data) as store:
         bucket = store.bucket("it", 0)
         assert contents(bucket) == replayed(bucket) == _ROWS

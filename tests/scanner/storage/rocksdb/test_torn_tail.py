@@ -16,7 +16,7 @@ import pytest
 from scanner.errors import DataCorrupted, StoreFailed
 from scanner.server.inspection import Inspection
 from scanner.storage.rocksdb import durable_end
-from scanner.storage.rocksdb.bucket import RocksBucket
+from scanner.storage.rocksdb.opening import BucketOpener
 from scanner.storage.rocksdb.store import RocksStore
 from scanner.storage.rocksdb.torn_tail import has_torn_tail
 from tests.support.storage_damage import flip
@@ -159,10 +159,10 @@ def test_it_is_the_same_where_the_disk_takes_nothing(
         shutil.copy(next((tmp_path / "running").glob(f"tables/*/0000/{durable_end.NAME}")), directory)
     _lose(log, *_bounds(_lost(commit)["middle"]))
 
-    def refuse(self: RocksBucket, **_: bool) -> NoReturn:
+    def refuse(self: BucketOpener, **_: bool) -> NoReturn:
         raise StoreFailed("the disk takes nothing")
 
-    monkeypatch.setattr(RocksBucket, "_open_writable", refuse)
+    monkeypatch.setattr(BucketOpener, "_open_writable", refuse)
     with RocksStore.open(tmp_path / "data") as store:
         if was_durable:
             with pytest.raises(DataCorrupted, match="newest commit, which was acknowledged, is damaged"):
