@@ -33,7 +33,7 @@ from scanner.storage.rocksdb.changelog import (
     ordinal_of_key,
 )
 from scanner.storage.rocksdb.database import Database, rocksdb_errors
-from scanner.storage.rocksdb.sst_files import sst_files
+from scanner.storage.rocksdb.sst_files import SstFile, sst_files
 
 if TYPE_CHECKING:
     from rocksdict import RdictIter
@@ -46,19 +46,8 @@ _TOTAL = re.compile(r"# (entries|deletions|range deletions)=(\d+)")
 """In RocksDB's list of what the files of a level have together."""
 
 
-class LogFile(NamedTuple):
-    """What RocksDB knows of one table file of the log."""
-
-    start_key: bytes
-    """The smallest key of its chunks and deletions."""
-    end_key: bytes
-    """The largest."""
-    entries: int
-    """Its chunks and deletions; 0 if RocksDB has not read that yet."""
-    deletions: int
-    """Those that are deletions; one of a whole range counts as one."""
-    size_bytes: int
-    level: int = 0
+class LogFile(SstFile):
+    """A table file of the log: its entries are chunks and deletions."""
 
     @property
     def start(self) -> int:
@@ -291,10 +280,7 @@ def _share(start: int, end: int, log_range: LogRange) -> float:
 
 
 def _files_of(database: Database) -> list[LogFile]:
-    return [
-        LogFile(file.start_key, file.end_key, file.entries, file.deletions, file.size_bytes, file.level)
-        for file in sst_files(database, database.log)
-    ]
+    return [LogFile(*file) for file in sst_files(database, database.log)]
 
 
 def _counted(database: Database, files: list[LogFile]) -> list[LogFile]:

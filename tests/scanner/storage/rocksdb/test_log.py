@@ -32,7 +32,9 @@ _SMALL = StorageConfig(
 
 def _file(start: int, end: int, entries: int, deletions: int) -> LogFile:
     # As if each chunk had ten changes.
-    return LogFile(log_key(10 * start, start), log_key(10 * (end - 1), end - 1), entries, deletions, 1)
+    return LogFile(
+        Path(), log_key(10 * start, start), log_key(10 * (end - 1), end - 1), entries, deletions, 1, 0
+    )
 
 
 def _dense(start: int, end: int) -> LogFile:
