@@ -130,6 +130,15 @@ def principal_of(stream: ServerStream) -> Principal:
     return _caller(stream).principal
 
 
+def audit_call(activity: Activity, event: AuditEvent, stream: ServerStream, **fields: object) -> None:
+    """Count what a call has done, and log it with who calls; see `audit`.
+
+    Raises:
+        Unauthenticated: The caller was not authenticated.
+    """
+    audit(activity, event, stream, principal_of(stream).name, **fields)
+
+
 def revocation(stream: ServerStream) -> PermissionDenied | None:
     """Why a call was ended whose rights were taken away; None: they were not."""
     return stream.caller.revoked if isinstance(stream.caller, Caller) else None

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import trio
 
 from scanner.proto.weir.v1 import admin_pb2 as pb
-from scanner.server.auth.access import Caller, Right, authorize, principal_of
-from scanner.server.auth.audit import AuditEvent, audit
+from scanner.server.auth.access import Caller, Right, audit_call, authorize
+from scanner.server.auth.audit import AuditEvent
 from scanner.server.counters import HolderKind
 from scanner.wire.queries import parse_request
 from transport import StallReason
@@ -126,8 +126,7 @@ class AdminService:
         assert self._server is not None
         response = pb.DrainResponse(streams=len(self._running()), already_draining=self._server.draining)
         if not self._server.draining:
-            name = principal_of(stream).name
-            audit(self._catalog.activity, AuditEvent.DRAIN_BEGUN, stream, principal=name)
+            audit_call(self._catalog.activity, AuditEvent.DRAIN_BEGUN, stream)
             timeout_s = message.timeout_ms / 1000 if message.HasField("timeout_ms") else None
             self._nursery.start_soon(functools.partial(self._server.drain, timeout_s))
         return response.SerializeToString()

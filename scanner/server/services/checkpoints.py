@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING
 
 from scanner.proto.weir.v1 import admin_pb2 as pb
-from scanner.server.auth.access import Right, authorize, principal_of
-from scanner.server.auth.audit import AuditEvent, audit
+from scanner.server.auth.access import Right, audit_call, authorize
+from scanner.server.auth.audit import AuditEvent
 from scanner.server.retention.lease_registry import CheckpointKey
 from scanner.wire.queries import parse_request
 
@@ -61,14 +61,8 @@ class CheckpointService:
                     table.versions.half_applied(table.buckets, offsets)  # Logged.
         finally:
             if made:  # However it ends, these are there.
-                audit(
-                    self._catalog.activity,
-                    AuditEvent.CHECKPOINT_MADE,
-                    stream,
-                    principal=principal_of(stream).name,
-                    table=message.table,
-                    buckets=len(made),
-                )
+                event = AuditEvent.CHECKPOINT_MADE
+                audit_call(self._catalog.activity, event, stream, table=message.table, buckets=len(made))
         return pb.CheckpointResponse(checkpoints=made, table=message.table).SerializeToString()
 
     async def _make(self, table: ServedTable, index: int, made: list[pb.CheckpointInfo]) -> None:

@@ -15,8 +15,8 @@ import trio
 
 from scanner.errors import ArgumentInvalid, GroupMemberExpired, ScannerError
 from scanner.proto.weir.v1 import groups_pb2 as pb
-from scanner.server.auth.access import Right, authorize, principal_of
-from scanner.server.auth.audit import AuditEvent, audit
+from scanner.server.auth.access import Right, audit_call, authorize
+from scanner.server.auth.audit import AuditEvent
 from scanner.server.fairness import DEMAND_TURNS, pass_turn
 from scanner.tasks import run_with_companion
 from scanner.wire.queries import meant_table_id, parse_request
@@ -169,14 +169,8 @@ class GroupService:
         message = parse_request(pb.DeleteGroupRequest, request)
         authorize(stream, Right.READ, message.table)
         await self._groups.delete(message.table, _checked(message.group, "group"), meant_table_id(message))
-        audit(
-            self._activity,
-            AuditEvent.GROUP_DELETED,
-            stream,
-            principal=principal_of(stream).name,
-            table=message.table,
-            group=message.group,
-        )
+        event = AuditEvent.GROUP_DELETED
+        audit_call(self._activity, event, stream, table=message.table, group=message.group)
         return pb.DeleteGroupResponse(group=_name_of(message)).SerializeToString()
 
     async def _receive_join(self, stream: ServerStream) -> pb.Join:

@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING
 
 from scanner.proto.weir.v1 import admin_pb2 as pb
-from scanner.server.auth.access import Right, authorize, principal_of
-from scanner.server.auth.audit import AuditEvent, audit
+from scanner.server.auth.access import Right, audit_call, authorize
+from scanner.server.auth.audit import AuditEvent
 from scanner.wire.queries import parse_request
 
 if TYPE_CHECKING:
@@ -94,8 +94,7 @@ class ImageService:
     def _audit(self, event: AuditEvent, stream: ServerStream, table: str, buckets: int) -> None:
         """Tell what was done, however the call ends; of nothing there is nothing to tell."""
         if buckets:
-            name = principal_of(stream).name
-            audit(self._catalog.activity, event, stream, principal=name, table=table, buckets=buckets)
+            audit_call(self._catalog.activity, event, stream, table=table, buckets=buckets)
 
 
 def _to_proto(info: ImageInfo) -> pb.ImageInfo:

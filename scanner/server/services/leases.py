@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 from scanner.errors import ArgumentInvalid
 from scanner.proto.weir.v1 import leases_pb2 as pb
-from scanner.server.auth.access import Right, authorize, may, principal_of
-from scanner.server.auth.audit import AuditEvent, audit
+from scanner.server.auth.access import Right, audit_call, authorize, may, principal_of
+from scanner.server.auth.audit import AuditEvent
 from scanner.server.retention.lease_registry import Lease, LeasedState, LeaseKey
 from scanner.server.retention.lease_targets import Choice, RefusedTarget, Target
 from scanner.wire.queries import parse_request
@@ -152,16 +152,9 @@ class LeaseService:
         return pb.DropLeaseResponse(dropped=dropped, lease_id=message.lease_id).SerializeToString()
 
     def _audit(self, stream: ServerStream, owner: str, lease_id: str) -> None:
-        name = principal_of(stream).name
-        if owner not in {"", name}:
-            audit(
-                self._activity,
-                AuditEvent.LEASE_DROPPED_BY_ADMIN,
-                stream,
-                principal=name,
-                owner=owner,
-                lease=lease_id,
-            )
+        if owner not in {"", principal_of(stream).name}:
+            event = AuditEvent.LEASE_DROPPED_BY_ADMIN
+            audit_call(self._activity, event, stream, owner=owner, lease=lease_id)
 
     async def list(self, request: Buffer, stream: ServerStream) -> bytes:
         """Answer with the caller's leases; with everybody's, if the caller may administer the server."""

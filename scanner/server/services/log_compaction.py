@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from scanner.errors import ArgumentInvalid
 from scanner.proto.weir.v1 import admin_pb2 as pb
-from scanner.server.auth.access import Right, authorize, principal_of
-from scanner.server.auth.audit import AuditEvent, audit
+from scanner.server.auth.access import Right, audit_call, authorize
+from scanner.server.auth.audit import AuditEvent
 from scanner.server.log.bounds import require_in_log, shown_time
 from scanner.wire.queries import parse_request
 
@@ -69,11 +69,10 @@ class CompactionService:
                 await self._retention.free(bucket)
         finally:
             if cuts:  # However it ends, these were cut.
-                audit(
+                audit_call(
                     self._catalog.activity,
                     AuditEvent.LOG_COMPACTED,
                     stream,
-                    principal=principal_of(stream).name,
                     table=message.table,
                     buckets=len(cuts),
                     dropped=sum(each.changes_dropped for each in cuts),

@@ -18,8 +18,8 @@ import trio
 from scanner.errors import ArgumentInvalid, ScannerError
 from scanner.proto.weir.v1 import tables_pb2 as pb
 from scanner.proto.weir.v1.scanner_pb2 import LogStart
-from scanner.server.auth.access import Right, authorize, may, principal_of
-from scanner.server.auth.audit import AuditEvent, audit
+from scanner.server.auth.access import Right, audit_call, authorize, may
+from scanner.server.auth.audit import AuditEvent
 from scanner.server.fairness import pass_turn_among
 from scanner.server.log.bounds import keeps_since, start_offset
 from scanner.server.tables.write_encoding import encode_routed
@@ -190,7 +190,7 @@ class TablesService:
         return answer.SerializeToString()
 
     def _audit(self, event: AuditEvent, stream: ServerStream, table: str) -> None:
-        audit(self._catalog.activity, event, stream, principal=principal_of(stream).name, table=table)
+        audit_call(self._catalog.activity, event, stream, table=table)
 
     async def list_tables(self, request: Buffer, stream: ServerStream) -> bytes:
         """Answer with a page of the tables that the caller may know of, by name."""

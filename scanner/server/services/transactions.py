@@ -14,8 +14,8 @@ import trio
 from scanner.errors import ArgumentInvalid
 from scanner.proto.weir.v1 import tables_pb2
 from scanner.proto.weir.v1 import transactions_pb2 as pb
-from scanner.server.auth.access import Right, authorize, principal_of
-from scanner.server.auth.audit import AuditEvent, audit
+from scanner.server.auth.access import Right, audit_call, authorize
+from scanner.server.auth.audit import AuditEvent
 from scanner.server.tables.write_encoding import encode_routed
 from scanner.server.tables.writes import WriteCall, mutations_bytes
 from scanner.server.transactions.names import VersionKey
@@ -175,9 +175,8 @@ class TransactionService:
         return response.SerializeToString()
 
     def _audit(self, event: AuditEvent, stream: ServerStream, key: VersionKey, **fields: object) -> None:
-        name = principal_of(stream).name
         what = {"table": key.table, "transaction": key.name, "version": key.version}
-        audit(self._catalog.activity, event, stream, principal=name, **what, **fields)
+        audit_call(self._catalog.activity, event, stream, **what, **fields)
 
     async def _stage(
         self, stream: ServerStream, key: VersionKey, attempt: Attempt, session: bytes
