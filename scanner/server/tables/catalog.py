@@ -229,8 +229,7 @@ class Catalog:
                 if served is None:
                     served = await self._run_blocking(functools.partial(self._load, name))
                     self._tables[name] = served
-        if table_id is not None and served.table_id != table_id:
-            raise _made_anew(name, served.table_id, table_id)
+        _require_meant(name, served.table_id, table_id)
         return served
 
     async def bucket(self, table: ServedTable, index: int) -> ServedBucket:
@@ -366,8 +365,7 @@ class Catalog:
             The column may have been added.
         """
         async with self._changing:
-            if table_id is not None and table_id != self._store.table_id(name):
-                raise _made_anew(name, self._store.table_id(name), table_id)
+            _require_meant(name, self._store.table_id(name), table_id)
             await self._run_blocking(functools.partial(self._store.add_column, name, column))
             schema = self._schema_of(name)
             if (served := self._tables.get(name)) is not None:
@@ -397,8 +395,7 @@ class Catalog:
             The table may be left without its scans, and still be there; dropping it again is fine.
         """
         async with self._changing:
-            if table_id is not None and self._store.table_id(name) != table_id:
-                raise _made_anew(name, self._store.table_id(name), table_id)
+            _require_meant(name, self._store.table_id(name), table_id)
             await self._drop(name, when_gone)
         for each in self.after_drop:
             await each()
@@ -487,8 +484,9 @@ class Catalog:
         return TableSchema(self._store.table(name), self._store.key_codec(name), self._store.row_codec(name))
 
 
-def _made_anew(name: str, table_id: int, wanted_id: int) -> TableNotFound:
-    return TableNotFound(
-        f"table {name!r} has the id {table_id}, and the request means {wanted_id}, as one without a table_id may:"
-        " it was dropped and created anew; look it up again"
-    )
+def _require_meant(name: str, table_id: int, wanted_id: int | None) -> None:
+    if wanted_id not in {None, table_id}:
+        raise TableNotFound(
+            f"table {name!r} has the id {table_id}, and the request means {wanted_id}, as one without a table_id may:"
+            " it was dropped and created anew; look it up again"
+        )
