@@ -48,10 +48,7 @@ from scanner.storage.rocksdb.data_directory import (
     table_name,
 )
 from scanner.storage.rocksdb.documents import DOCUMENTS_NAME, read_document, write_document
-from scanner.storage.rocksdb.files import (
-    disk_errors,
-    sync_directory,
-)
+from scanner.storage.rocksdb.files import disk_errors, sync_directory
 from scanner.storage.rocksdb.transaction_files import TRANSACTIONS_NAME
 
 TABLE_IDS_DOCUMENT: Final = "table_ids.json"
@@ -74,9 +71,8 @@ def settle(path: Path, catalog: CatalogFile) -> None:
         StoreFailed: The disk refused.
     """
     named = {entry.table_id for entry in catalog.tables.values()}
-    for parent in (path / TABLES_NAME, path / CHECKPOINTS_NAME):
-        for entry in entries_of(parent):
-            _settle_entry(path, entry, named)
+    for entry in _directories(path):
+        _settle_entry(path, entry, named)
     for table_id in sorted(named):
         for bucket in entries_of(checkpoints_directory(path, table_id)):
             for entry in entries_of(bucket):
@@ -137,23 +133,17 @@ def strays(path: Path, catalog: CatalogFile) -> Iterator[tuple[Path, str]]:
         StoreFailed: The disk refused.
     """
     named = {entry.table_id for entry in catalog.tables.values()}
-    for parent in (path / TABLES_NAME, path / CHECKPOINTS_NAME):
-        for entry in entries_of(parent):
-            match _fate_of(entry, named):
-                case _Fate.FOREIGN:
-                    yield entry, _about(path, entry)
-                case _Fate.LEFT:
-                    yield entry, _about_left(entry)
-                case _Fate.REMOVED:
-                    yield (
-                        entry,
-                        f"{entry} is left of an interrupted create or drop; the next start removes it",
-                    )
-                case _Fate.RENAMED:
-                    yield (
-                        entry,
-                        f"{entry} is a table's, of an interrupted create or drop; the next start finishes it",
-                    )
+    for entry in _directories(path):
+        match _fate_of(entry, named):
+            case _Fate.FOREIGN:
+                yield entry, _about(path, entry)
+            case _Fate.LEFT:
+                yield entry, _about_left(entry)
+            case _Fate.REMOVED:
+                yield entry, f"{entry} is left of an interrupted create or drop; the next start removes it"
+            case _Fate.RENAMED:
+                about = f"{entry} is a table's, of an interrupted create or drop; the next start finishes it"
+                yield entry, about
 
 
 def place_of(path: Path, table_id: int) -> Path:
@@ -248,11 +238,16 @@ def next_free_id(path: Path, catalog: CatalogFile) -> int:
 
 
 def _seen_ids(path: Path) -> Iterator[int]:
+    for entry in _directories(path):
+        numbered = NUMBERED.fullmatch(entry.name)
+        if numbered is not None and int(numbered[1]) < TABLE_ID_END:
+            yield int(numbered[1])
+
+
+def _directories(path: Path) -> Iterator[Path]:
+    """What is where the directories of tables are, and then what is where those of their checkpoints are."""
     for parent in (path / TABLES_NAME, path / CHECKPOINTS_NAME):
-        for entry in entries_of(parent):
-            numbered = NUMBERED.fullmatch(entry.name)
-            if numbered is not None and int(numbered[1]) < TABLE_ID_END:
-                yield int(numbered[1])
+        yield from entries_of(parent)
 
 
 def begin_creation(path: Path, table_id: int) -> Path:
