@@ -19,7 +19,7 @@ from scanner.errors import ArgumentInvalid, DataCorrupted, ScannerError
 from scanner.server.retention.lease_registry import LEASES_DOCUMENT, LeasedState, LeaseRegistry
 from scanner.server.scan.token_keys import TOKEN_KEYS_DOCUMENT, TokenKeys
 from scanner.server.transactions.inspection import transaction_findings
-from scanner.storage.rocksdb.bucket_inspection import BucketInspection, InspectedBucket, Reader
+from scanner.storage.rocksdb.bucket_inspection import BucketInspection, InspectedBucket
 from scanner.storage.rocksdb.catalog import (
     CATALOG_NAME,
     CatalogFile,
@@ -29,6 +29,7 @@ from scanner.storage.rocksdb.catalog import (
 )
 from scanner.storage.rocksdb.checkpoints import checkpoint_name, list_checkpoints
 from scanner.storage.rocksdb.config import StorageConfig
+from scanner.storage.rocksdb.contents import Reader
 from scanner.storage.rocksdb.data_directory import (
     CHECKPOINTS_NAME,
     FORMAT_NAME,

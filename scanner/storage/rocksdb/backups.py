@@ -40,7 +40,6 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from scanner.data.half_applied import HalfApplied
 from scanner.errors import ArgumentInvalid, DataCorrupted, ScannerError, StoreFailed, StoreLocked
-from scanner.storage.rocksdb.bucket_inspection import Contents, Reader, read_contents
 from scanner.storage.rocksdb.catalog import (
     TABLE_NAME,
     CatalogFile,
@@ -50,6 +49,7 @@ from scanner.storage.rocksdb.catalog import (
 )
 from scanner.storage.rocksdb.checkpoints import checkpoint_name, require_itself
 from scanner.storage.rocksdb.config import StorageConfig
+from scanner.storage.rocksdb.contents import Contents, Reader, read_contents
 from scanner.storage.rocksdb.data_directory import (
     RESTORING_NAME,
     TABLES_NAME,
@@ -335,7 +335,7 @@ class BackupWriter:
         entry: TableEntry,
         checkpoints: Sequence[Checkpoint],
         half_applied: Sequence[HalfApplied] = (),
-    ) -> BackedUpTable:
+    ) -> None:
         """Copy a table, and read the copy back.
 
         Args:
@@ -357,7 +357,6 @@ class BackupWriter:
             shutil.rmtree(target, ignore_errors=True)
             raise
         self._tables.append(table)
-        return table
 
     def _copy_table(
         self, entry: TableEntry, checkpoints: Sequence[Checkpoint], target: Path
