@@ -81,8 +81,8 @@ GUARANTEES: Final = (
             *(
                 f"scanner/storage/rocksdb/{name}.py"
                 for name in (
-                    "bucket", "bucket_state", "changelog", "checkpoints", "commits", "durable_end", "log", "opening",
-                    "readers", "scan", "snapshot",
+                    "bucket", "bucket_state", "changelog", "checkpoints", "commits", "durable_end", "lifetime", "log",
+                    "opening", "readers", "scan", "snapshot",
                 )
             ),
         ),

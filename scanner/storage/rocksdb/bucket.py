@@ -10,15 +10,14 @@ time and delays no reader; what is left is the write and the sync.
 Beside the database lies the durable end (`scanner.storage.rocksdb.durable_end`): should the write-ahead log lose what
 was acknowledged, that tells how much.
 
+When the database is open, and what a failed write means, is in `lifetime`; what opening it mends, in `opening`.
+
 Invariants:
 
 1. `log_end` is what is durable; it moves after the sync, never before. `log_start` moves before anything
    is dropped, so that a reader that misses a change can say why. Both are ends of entries, always.
-2. After a failed write or sync it is unknown what is on disk. The bucket then refuses commits and new scans
-   until it is reopened (`RocksBucket.reopen`); scans opened before go on over their iterators, and the log is read.
-3. Every open snapshot and reader is known here, and is closed before the database is. So are reads of the log.
-4. A database that was closed for being idle is opened again when the bucket is used next; what is known of it stays.
-5. What a commit leaves `unfinished` is behind `log_end`, and no scan is opened beside it. Once the bucket was opened
+2. Every open snapshot and reader is known here, and is closed before the database is.
+3. What a commit leaves `unfinished` is behind `log_end`, and no scan is opened beside it. Once the bucket was opened
    anew, nothing of it is there (`scanner.storage.rocksdb.unfinished`).
 """
 
@@ -26,10 +25,8 @@ from __future__ import annotations
 
 import logging
 import secrets
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -40,12 +37,8 @@ from rocksdict import ColumnFamily, WriteBatch
 from scanner.data.keys import ALL_KEYS
 from scanner.errors import (
     ArgumentInvalid,
-    DataCorrupted,
-    DiskFull,
     ScannerError,
-    StoreClosed,
     StoreFailed,
-    TooManyFiles,
 )
 from scanner.storage.group_states import GivenEpochs, GroupState
 from scanner.storage.interface import (
@@ -89,7 +82,7 @@ from scanner.storage.rocksdb.database import (
     write_synced,
 )
 from scanner.storage.rocksdb.durable_end import DurableEnd, write_durable_end
-from scanner.storage.rocksdb.files import require_directory
+from scanner.storage.rocksdb.lifetime import Lifetime
 from scanner.storage.rocksdb.log import LINEAGE_KEY, LOG_RANGE_KEY, cut_bytes, stored_bytes
 from scanner.storage.rocksdb.log_reader import LogReader
 from scanner.storage.rocksdb.manifest_length import write_manifest_length
@@ -102,6 +95,7 @@ from scanner.storage.rocksdb.unfinished import UNFINISHED_KEY
 if TYPE_CHECKING:
     from scanner.storage.interface import BucketSplit, SplitWish
     from scanner.storage.rocksdb.files import DirectoryHandle
+    from scanner.storage.rocksdb.opening import Opened
     from scanner.storage.rocksdb.space import DiskSpace
     from scanner.storage.transactions import AppliedShare
     from scanner.storage.writers import AppliedRequest, AppliedRequests
@@ -152,28 +146,13 @@ class RocksBucket:
         space: DiskSpace | None = None,
     ) -> None:
         self._path = path
-        self._place = place
         self._space = space
         self._keys_of = keys_of
         self._identity = identity
         self._clock = clock
-        self._opener = BucketOpener(path, resources, keys_of, identity, place)
         self._reading = Reading.of(resources.config)
         self._snapshots: set[RocksSnapshot] = set()
         self._readers: set[RocksReader] = set()
-        self._failure: ScannerError | None = None
-        self._preparing = threading.Lock()
-        self._committing = threading.Lock()
-        self._compacting = threading.Lock()
-        self._gate = threading.Condition()
-        """Held while the database is opened or closed."""
-        self._users = 0
-        """Reads of the log and compactions that run; the database is not closed meanwhile."""
-        self._closing = False
-        self._idle = False
-        """Whether the database is closed until the bucket is used."""
-        self._leaving = False
-        """Whether it may not be used, since its directory is about to be removed."""
         self._began_history = False
         """Whether this bucket has written since it was opened."""
         self._clock_behind = False
@@ -185,20 +164,19 @@ class RocksBucket:
         self._durable_end = 0
         self._freed = 0
         """Of what was truncated in front of it the disk was given back, since the database was opened."""
-        self._database: Database | None = None
-        self._number = (0, 0)
-        """Of the directory that the database was opened in, which RocksDB has open as long as that."""
+        opener = BucketOpener(path, resources, keys_of, identity, place)
+        self._lifetime = Lifetime(opener, self._take, self._close_readers)
         self._log = LogReader(
             path,
             keys_of,
-            partial(self._using, after_failure=True),
-            self._require_open,
+            partial(self._lifetime.using, after_failure=True),
+            self._lifetime.require_open,
             lambda: self._state.log_range,
         )
         if create:
-            self._open(create=True)
+            self._lifetime.open(create=True)
         else:
-            self._open_best()
+            self._lifetime.open_best()
 
     @property
     def log_start(self) -> int:
@@ -213,7 +191,7 @@ class RocksBucket:
     @property
     def log_bytes(self) -> int:
         """See `Bucket.log_bytes`; asks RocksDB for its list of files, a millisecond where there are hundreds."""
-        with self._using() as database:
+        with self._lifetime.using() as database:
             return stored_bytes(database, self._state.log_range)
 
     def log_bytes_from(self, offset: int) -> int:
@@ -224,7 +202,7 @@ class RocksBucket:
         if offset > log_range.start:
             ordinal = ordinal_of_key(self._log.entry_at(offset)[1])
             log_range = log_range._replace(start=offset, start_ordinal=ordinal)
-        with self._using() as database:
+        with self._lifetime.using() as database:
             return stored_bytes(database, log_range)
 
     @property
@@ -265,24 +243,24 @@ class RocksBucket:
     @property
     def failure(self) -> ScannerError | None:
         """See `Bucket.failure`."""
-        return self._failure
+        return self._lifetime.failure
 
     @property
     def readable(self) -> bool:
         """See `Bucket.readable`."""
-        return self._failure is None or (self._database is not None and self._database.read_only)
+        return self._lifetime.readable
 
     @property
     def idle(self) -> bool:
         """See `Bucket.idle`."""
-        return self._idle
+        return self._lifetime.idle
 
     def prepare(
         self, groups: Sequence[Sequence[Mutation]], clock_us: int | None = None, after_us: int = 0
     ) -> PreparedCommit:
         """See `Bucket.prepare`."""
-        with self._preparing:
-            database = self._writable()
+        with self._lifetime.preparing:
+            database = self._lifetime.writable()
             self._require_room(0)
             return self._prepare(database, groups, self._clock() if clock_us is None else clock_us, after_us)
 
@@ -296,8 +274,8 @@ class RocksBucket:
         unfinished: bool = False,
     ) -> None:
         """See `Bucket.commit_prepared`."""
-        with self._committing:
-            database = self._writable()
+        with self._lifetime.committing:
+            database = self._lifetime.writable()
             self._require_room(prepared.contents[0].size_in_bytes())
             self._require_follows(prepared)
             if unfinished:
@@ -317,7 +295,7 @@ class RocksBucket:
 
     def open_snapshot(self) -> RocksSnapshot:
         """See `Bucket.open_snapshot`."""
-        with self._using() as database:
+        with self._lifetime.using() as database:
             self._require_finished()
             log_offset = self._state.log_range.end
             snapshot = RocksSnapshot(
@@ -332,7 +310,7 @@ class RocksBucket:
 
     def open_reader(self) -> RocksReader:
         """See `Bucket.open_reader`."""
-        with self._using() as database:
+        with self._lifetime.using() as database:
             self._require_finished()
             reader = RocksReader(database.kv, self._path, self._state.log_range.end, self._readers.discard)
             self._readers.add(reader)
@@ -360,14 +338,14 @@ class RocksBucket:
 
     def split(self, wish: SplitWish, key_range: KeyRange = ALL_KEYS) -> BucketSplit:
         """See `Bucket.split`."""
-        with self._using() as database:
+        with self._lifetime.using() as database:
             return split_bucket(database, self._reading, wish, key_range)
 
     def truncate_log(self, start_offset: int) -> None:
         """See `Bucket.truncate_log`."""
-        with self._committing:
-            database = self._writable()
-            self._require_in_place()
+        with self._lifetime.committing:
+            database = self._lifetime.writable()
+            self._lifetime.require_in_place()
             log_range = self._state.log_range
             if start_offset <= log_range.start:
                 return
@@ -387,8 +365,8 @@ class RocksBucket:
 
     def create_checkpoint(self, directory: Path) -> Checkpoint:
         """Keep the state as of now in a directory of the bucket's checkpoints. See `Store.create_checkpoint`."""
-        with self._committing:
-            database = self._writable()
+        with self._lifetime.committing:
+            database = self._lifetime.writable()
             self._require_finished()
             self._require_room(0)
             log_offset = self._state.log_range.end
@@ -404,73 +382,45 @@ class RocksBucket:
                 make_checkpoint(database, directory, checkpoint)
             except ScannerError as error:
                 if background_errors(database) != errors:
-                    self._fail(error)  # RocksDB takes no writes after that.
+                    self._lifetime.fail(error)  # RocksDB takes no writes after that.
                 raise
             return checkpoint
 
     def free_log(self) -> bool:
         """See `Bucket.free_log`. RocksDB does it by itself where more is written, and never where nothing is."""
-        with self._compacting, self._using() as database:
+        with self._lifetime.compacting() as database:
             log_range = self._state.log_range
-            if self._failure is not None or self._freed == log_range.start:
+            if self._lifetime.failure is not None or self._freed == log_range.start:
                 return False
             cut, kept = cut_bytes(database, log_range)
             if cut < max(_FREED_BYTES_MIN, kept) or not self._has_free(kept):
                 return False
             compact_log(database, last_key(log_range.start - 1))
             self._freed = log_range.start
-            if self._closing:
-                raise StoreClosed(f"bucket {self._path} was closed")
             return True
 
     def compact(self) -> None:
         """See `Bucket.compact`."""
-        with self._compacting, self._using() as database:
-            if self._failure is not None:
-                raise self._refusal()
+        with self._lifetime.compacting() as database:
+            self._lifetime.require_writable()
             compact_database(database)
-            if self._closing:
-                raise StoreClosed(f"bucket {self._path} was closed")
 
     def close(self) -> None:
         """Close every snapshot and reader, then the database; its directory is free then. Idempotent.
 
         Lets a commit that is running in another thread finish first, and ends a compaction.
         """
-        self._close_readers()
-        with self._preparing, self._committing, self._gate:
-            self._closing, self._idle = True, False
-            self._close_database()
+        self._lifetime.close()
 
     def reopen(self, *, writable: bool) -> None:
         """See `Bucket.reopen`."""
-        self._close_readers()
-        with self._preparing, self._committing, self._gate:
-            if self._closing:
-                raise StoreClosed(f"bucket {self._path} was closed")
-            self._close_database()
-            self._idle = False
-            if writable:
-                try:
-                    self._open()
-                except ScannerError as error:
-                    self._failure = error
-                else:
-                    if self._failure is not None:
-                        _logger.warning("%s takes writes again", self._path)
-                    self._failure = None
-                    return
-            try:
-                self._open(read_only=True)
-            except ScannerError as error:
-                self._failure = error
-                raise
+        self._lifetime.reopen(writable=writable)
 
     def close_idle(self) -> None:
         """See `Bucket.close_idle`."""
-        held = self._snapshots or self._readers
-        if self._database is not None and self._failure is None and not held:
-            self.suspend()
+        lifetime, held = self._lifetime, self._snapshots or self._readers
+        if lifetime.database is not None and lifetime.failure is None and not held:
+            lifetime.suspend()
 
     def suspend(self, *, leaving: bool = False) -> None:
         """Close it as `close` does, until it is used again.
@@ -478,20 +428,15 @@ class RocksBucket:
         Args:
             leaving: Its directory is about to go: who uses it gets StoreClosed, until `stay`.
         """
-        self._close_readers()
-        with self._preparing, self._committing, self._gate:
-            if not self._closing:
-                self._leaving = leaving
-                self._close_database()
-                self._idle = True
+        self._lifetime.suspend(leaving=leaving)
 
     def stay(self) -> None:
         """Its directory stays after all: it may be used again."""
-        self._leaving = False
+        self._lifetime.stay()
 
     def wake(self) -> None:
         """See `Bucket.wake`."""
-        with self._using():
+        with self._lifetime.using():
             pass
 
     def flush(self) -> None:
@@ -500,41 +445,19 @@ class RocksBucket:
         Raises:
             StoreFailed: the disk refused.
         """
-        with self._using() as database, rocksdb_errors(self._path):
+        with self._lifetime.using() as database, rocksdb_errors(self._path):
             database.kv.flush()
             database.log.flush()
             write_manifest_length(self._path, self._identity)
 
-    def _open(self, *, create: bool = False, read_only: bool = False) -> None:
-        """Open the database, and take what it says of itself for what is. It is not open.
-
-        Raises:
-            ScannerError: It cannot be opened; it is closed.
-        """
-        opened = self._opener.open(create=create, read_only=read_only, failure=self._failure)
+    def _take(self, opened: Opened, was_idle: bool) -> None:
+        """Take what an opened database says of itself for what is."""
         found, closed = opened.state, self._state
-        if not (self._idle and (found.log_range, found.lineage) == (closed.log_range, closed.lineage)):
+        if not (was_idle and (found.log_range, found.lineage) == (closed.log_range, closed.lineage)):
             # It is not what this bucket has closed, or a write has failed in between: a history of its own.
             self._began_history = False
-        self._state, self._durable_end, self._freed = found, opened.durable_end, 0
-        self._database, self._number = opened.database, opened.number
-
-    def _open_best(self) -> None:
-        """Open the database; for reading only where the disk refuses more, as a full one does.
-
-        Raises:
-            ScannerError: It cannot be opened; it is closed.
-        """
-        if self._failure is None:
-            try:
-                self._open()
-            except TooManyFiles:
-                raise
-            except StoreFailed as error:
-                self._fail(error)
-            else:
-                return
-        self._open(read_only=True)
+        self._state, self._durable_end = found, opened.durable_end
+        self._reached, self._freed = None, 0
 
     def _close_readers(self) -> None:
         for snapshot in list(self._snapshots):
@@ -542,97 +465,8 @@ class RocksBucket:
         for reader in list(self._readers):
             reader.close()
 
-    def _close_database(self) -> None:
-        """Close it when nothing uses it; a compaction ends. `_gate` is held, and released while it waits."""
-        database = self._database
-        if database is None:
-            return
-        if self._compacting.locked():
-            database.rocks.cancel_all_background(False)
-        self._gate.wait_for(lambda: not self._users)
-        # It may have been closed while we waited.
-        database, self._database = self._database, None
-        self._reached = None
-        if database is not None:
-            try:
-                self._require_in_place()
-            except StoreFailed:
-                # No flush: its file would go into the directory that has the path now, and its name into this MANIFEST.
-                database.rocks.cancel_all_background(False)
-            database.close()
-            if not database.read_only:  # Closing flushes one family after another.
-                self._note_manifest()
-
-    def _note_manifest(self) -> None:
-        with suppress(ScannerError):
-            self._require_in_place()  # Otherwise another bucket's directory may be there.
-            write_manifest_length(self._path, self._identity)
-
-    def _require_open(self) -> None:
-        """Refuse a bucket that is closed for good; one that is being closed, or opened anew, is waited for."""
-        with self._gate:
-            if self._leaving:
-                raise StoreClosed(f"bucket {self._path} is being dropped")
-            if self._database is None and not self._idle:
-                raise (
-                    StoreClosed(f"bucket {self._path} was closed")
-                    if self._failure is None
-                    else self._refusal()
-                )
-
-    def _awake(self) -> Database:
-        """The database; opened if it was closed for being idle. `_gate` is held."""
-        self._require_open()
-        if self._database is None:
-            self._require_in_place()
-            self._open_best()
-            self._idle = False
-        assert self._database is not None
-        return self._database
-
-    @contextmanager
-    def _using(self, *, after_failure: bool = False) -> Iterator[Database]:
-        """The database, for reading; it is not closed before the block ends.
-
-        Args:
-            after_failure: Also if a write has failed: only what is below `log_end` is read, which is durable.
-        """
-        with self._gate:
-            database = self._awake()
-            if not (after_failure or self.readable):
-                raise self._refusal()
-            self._users += 1
-        try:
-            yield database
-        finally:
-            with self._gate:
-                self._users -= 1
-                self._gate.notify_all()
-
-    def _writable(self) -> Database:
-        """The database, for writing; it is not closed while `_preparing` or `_committing` is held."""
-        with self._gate:
-            database = self._awake()
-        if self._failure is not None:
-            raise self._refusal()
-        return database
-
-    def _refusal(self) -> ScannerError:
-        failure = self._failure
-        assert failure is not None
-        kind = type(failure) if isinstance(failure, DiskFull | TooManyFiles | DataCorrupted) else StoreFailed
-        refusal = kind(f"{self._path} takes no writes until it is reopened, since one failed: {failure}")
-        refusal.__cause__ = failure
-        return refusal
-
-    def _require_in_place(self) -> None:
-        if self._place is not None:
-            self._place.require_in_place()
-            # Else a commit would be synced into files that nobody finds.
-            require_directory(self._path, self._number)
-
     def _require_room(self, wanted_bytes: int) -> None:
-        self._require_in_place()
+        self._lifetime.require_in_place()
         if self._space is not None:
             self._space.require_room(wanted_bytes)
 
@@ -642,16 +476,16 @@ class RocksBucket:
     def _values_as_of(self, log_offset: int, key_range: KeyRange, short: bool) -> Iterator[bytes] | None:
         """The rows of a range, of which few will be read or all, if they still are as of an offset."""
         # A running commit shows its rows before it moves log_end, and a failed one may.
-        if not self._committing.acquire(blocking=False):
+        if not self._lifetime.committing.acquire(blocking=False):
             return None
         try:
-            database = self._database
+            database = self._lifetime.database
             unfinished = self._reached is not None
             if database is None or not self.readable or unfinished or self._state.log_range.end != log_offset:
                 return None
             return stored_values(database.kv, self._path, self._reading, key_range, short=short)
         finally:
-            self._committing.release()
+            self._lifetime.committing.release()
 
     def _prepare(
         self, database: Database, groups: Sequence[Sequence[Mutation]], clock_us: int, after_us: int
@@ -762,7 +596,7 @@ class RocksBucket:
         try:
             write_synced(database, batch)
         except ScannerError as error:
-            self._fail(error)
+            self._lifetime.fail(error)
             raise StoreFailed(f"nothing of this write is promised: {error}") from error
 
     def _note_durable(self, database: Database) -> None:
@@ -773,11 +607,6 @@ class RocksBucket:
             end = max(end, self._durable_end)
         durable = DurableEnd(end, self._state.lineage.newest, database.rocks.latest_sequence_number())
         write_durable_end(self._path, self._identity, durable)
-
-    def _fail(self, error: ScannerError) -> None:
-        """Take no writes any more, and open no scans, until it is reopened."""
-        self._failure = error
-        _logger.error("%s takes no writes until it is reopened, since one failed: %s", self._path, error)
 
 
 def _put_entry(

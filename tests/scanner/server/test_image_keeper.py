@@ -389,7 +389,7 @@ async def test_an_image_of_a_bucket_that_is_opened_anew_meanwhile_is_to_be_made_
 
         async def fail_and_recover() -> None:
             assert isinstance(bucket.storage, RocksBucket)
-            bucket.storage._fail(StoreFailed("the disk refused the sync"))
+            bucket.storage._lifetime.fail(StoreFailed("the disk refused the sync"))
             await bucket.recover(at_once=True)
 
         at.when_begun.append(fail_and_recover)

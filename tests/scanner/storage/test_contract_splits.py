@@ -66,8 +66,8 @@ def keyed_bucket(store: Store, keys: Sequence[tuple[str, int]]) -> Bucket:
 def flush(bucket: Bucket) -> None:
     """Have what is in memory written to files."""
     if isinstance(bucket, RocksBucket):
-        assert bucket._database is not None
-        bucket._database.kv.flush()
+        assert bucket._lifetime.database is not None
+        bucket._lifetime.database.kv.flush()
 
 
 def shares(bucket: Bucket, ranges: Sequence[KeyRange]) -> list[int]:

@@ -166,8 +166,8 @@ def test_a_directory_with_a_state_of_format_1_opens(tmp_path: Path) -> None:
         bucket.commit([[put(number, "x") for number in range(10)]])
         state = GroupState(7, 10, bucket.lineage.newest)
         bucket.commit_prepared(bucket.prepare([]), {GROUP: state})
-        assert bucket._database is not None
-        bucket._database.meta.put(b"group/a", b"\x01" + encode_group_state(state)[1:-16])
+        assert bucket._lifetime.database is not None
+        bucket._lifetime.database.meta.put(b"group/a", b"\x01" + encode_group_state(state)[1:-16])
     for _ in range(2):
         with RocksStore.open(tmp_path) as store:
             bucket = store.bucket("items", 0)

@@ -165,7 +165,7 @@ async def test_the_disk_of_old_changes_is_given_back_though_nothing_is_written(t
             await kept.maintenance.retention.sweep()
             assert isinstance(bucket.storage, RocksBucket)
             assert bucket.storage.log_start == 4000
-            with bucket.storage._using() as database:
+            with bucket.storage._lifetime.using() as database:
                 assert cut_bytes(database, bucket.storage._state.log_range) == (0, 0)
 
 

@@ -91,7 +91,7 @@ async def test_the_disk_of_what_goes_is_given_back_before_the_answer(tmp_path: P
         ((_, _, bucket),) = server._services.catalog.open_buckets()
         assert isinstance(bucket.storage, RocksBucket)
         await admin.compact_log("items", before=4000, bucket=0)
-        with bucket.storage._using() as database:
+        with bucket.storage._lifetime.using() as database:
             assert cut_bytes(database, bucket.storage._state.log_range) == (0, 0)
 
 

@@ -631,7 +631,7 @@ async def test_tails_get_what_a_failed_commit_has_left(
 
     def fail_behind_the_write(bucket: RocksBucket, database: Database, batch: WriteBatch) -> None:
         make_durable(bucket, database, batch)
-        bucket._fail(StoreFailed("the disk refused the sync"))
+        bucket._lifetime.fail(StoreFailed("the disk refused the sync"))
         raise StoreFailed("nothing of this write is promised")
 
     with RocksStore.open(tmp_path) as store:
@@ -662,7 +662,7 @@ async def test_a_share_that_the_disk_cuts_off_keeps_nobody_from_reading(
     def fail_at_the_third(bucket: RocksBucket, database: Database, batch: WriteBatch) -> None:
         syncs.append(bucket.log_end)
         if len(syncs) == 3:
-            bucket._fail(StoreFailed("the disk refused the sync"))
+            bucket._lifetime.fail(StoreFailed("the disk refused the sync"))
             raise StoreFailed("nothing of this write is promised")
         make_durable(bucket, database, batch)
 
@@ -720,7 +720,7 @@ async def test_nobody_waits_for_room_that_a_failed_bucket_cannot_give(
     """Its storage stays open, however its writes end: another bucket is refused, though somebody goes on writing."""
 
     def fail(bucket: RocksBucket, database: Database, batch: WriteBatch) -> None:
-        bucket._fail(StoreFailed("the disk refused the sync"))
+        bucket._lifetime.fail(StoreFailed("the disk refused the sync"))
         raise StoreFailed("nothing of this write is promised")
 
     writes: list[PendingWrite] = []

@@ -49,14 +49,14 @@ def filled(path: Path, compression: Compression = Compression.LZ4, *, flushed: b
 
 def flush(bucket: RocksBucket) -> None:
     """Have what is in memory written to files."""
-    assert bucket._database is not None
-    bucket._database.kv.flush()
+    assert bucket._lifetime.database is not None
+    bucket._lifetime.database.kv.flush()
 
 
 def files_of(bucket: RocksBucket) -> list[SstFile]:
     """The files of a bucket's rows."""
-    assert bucket._database is not None
-    return sst_files(bucket._database, bucket._database.kv)
+    assert bucket._lifetime.database is not None
+    return sst_files(bucket._lifetime.database, bucket._lifetime.database.kv)
 
 
 def halved(number: int) -> tuple[int, str]:

@@ -169,8 +169,8 @@ def test_a_damaged_state_of_a_reader_group_is_damage(tmp_path: Path) -> None:
             f"group{number}": GroupState(damaged if number == 500 else number) for number in range(1000)
         }
         bucket.commit_prepared(bucket.prepare([]), states)
-        assert bucket._database is not None
-        bucket._database.meta.flush()
+        assert bucket._lifetime.database is not None
+        bucket._lifetime.database.meta.flush()
     flip(*file_with(tmp_path, damaged.to_bytes(8, "big")))
     with RocksStore.open(tmp_path, _CONFIG) as store, pytest.raises(DataCorrupted, match="checksum mismatch"):
         store.bucket("items", 0)
@@ -181,8 +181,8 @@ def test_a_missing_change_is_an_error_of_the_read(tmp_path: Path) -> None:
     _make(tmp_path)
     with RocksStore.open(tmp_path, _CONFIG) as store:
         bucket = store.bucket("items", 0)
-        assert bucket._database is not None
-        bucket._database.log.delete(chunk_key(bucket._database.log, 2500))
+        assert bucket._lifetime.database is not None
+        bucket._lifetime.database.log.delete(chunk_key(bucket._lifetime.database.log, 2500))
         for end in (2501, _ROWS):
             with pytest.raises(DataCorrupted, match="2500 is missing"):
                 list(bucket.read_changes(0, end))

@@ -214,8 +214,8 @@ def test_writing_on_gives_the_space_back_without_being_asked(full_log: Path) -> 
             bucket.truncate_log(bucket.log_end - 1000)
             if number % 10 == 9:
                 bucket.flush()
-        assert bucket._database is not None
-        files = rocks_log._files_of(bucket._database)
+        assert bucket._lifetime.database is not None
+        files = rocks_log._files_of(bucket._lifetime.database)
         assert sum(file.entries for file in files) < 40_000
         bucket.commit([[put(1, "z")]])
 
@@ -242,7 +242,7 @@ def test_records_that_are_none_are_damage(
     with RocksStore.open(full_log, _SMALL) as store:
         bucket = store.bucket("items", 0)
         bucket.truncate_log(10_000)
-        database = bucket._database
+        database = bucket._lifetime.database
         assert database is not None
         if value is None:
             database.log.delete(key)
@@ -291,7 +291,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _log_size(bucket: RocksBucket) -> int:
-    with bucket._using() as database:
+    with bucket._lifetime.using() as database:
         return sum(file.size_bytes for file in sst_files(database, database.log))
 
 

@@ -53,8 +53,8 @@ def test_a_bucket_wakes_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         bucket.commit([puts([(1, "row")])])
 
         def is_free() -> bool:
-            if free := bucket._gate.acquire(blocking=False):
-                bucket._gate.release()
+            if free := bucket._lifetime._gate.acquire(blocking=False):
+                bucket._lifetime._gate.release()
             return free
 
         def open_and_look(*args: Any, **options: Any) -> Database:
@@ -86,7 +86,7 @@ def test_a_read_of_the_log_waits_while_its_bucket_is_closed(
 
     with ThreadPoolExecutor(1) as other, _store(tmp_path) as store:
         bucket = store.bucket("items", 0)
-        monkeypatch.setattr(bucket, "_gate", Gate())
+        monkeypatch.setattr(bucket._lifetime, "_gate", Gate())
         close_database, reads = Database.close, list[Future[Entry]]()
 
         def close_beside_a_read(database: Database) -> None:
@@ -138,7 +138,7 @@ def test_commits_and_truncations_take_turns(tmp_path: Path, monkeypatch: pytest.
         make_durable, alone = bucket._make_durable, list[bool]()
 
         def look(*args: Any) -> None:
-            alone.append(bucket._committing.locked())
+            alone.append(bucket._lifetime.committing.locked())
             make_durable(*args)
 
         monkeypatch.setattr(bucket, "_make_durable", look)
@@ -152,13 +152,13 @@ def test_a_scan_that_is_opened_while_a_commit_runs_shows_none_of_it(tmp_path: Pa
     with _store(tmp_path) as store:
         bucket = store.bucket("items", 0)
         snapshot = bucket.open_snapshot()
-        database = bucket._database
+        database = bucket._lifetime.database
         assert database is not None
-        with bucket._committing:
+        with bucket._lifetime.committing:
             row = puts([(1, "half")])[0]
             database.kv[row.key] = row.row
             during = snapshot.scan()
-        bucket._failure = StoreFailed("the sync failed")
+        bucket._lifetime.failure = StoreFailed("the sync failed")
         after = snapshot.scan()
         assert snapshot.iterators == 1
         assert drain(during, 500) == drain(after, 500) == _OLD

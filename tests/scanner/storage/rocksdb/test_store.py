@@ -100,7 +100,7 @@ def test_a_bucket_is_closed_while_a_compaction_begins(tmp_path: Path) -> None:
             refused.append(error)
 
     lock = _LockOfCompactions()
-    bucket._compacting = cast("Any", lock)
+    bucket._lifetime._compacting = cast("Any", lock)
     compacting = threading.Thread(target=compact, daemon=True)
     closing = threading.Thread(target=store.close, daemon=True)
     compacting.start()
@@ -340,7 +340,7 @@ def test_a_bucket_that_takes_no_writes_says_why(
     """Later writes are refused with the kind of what failed, where a user can do something about it."""
 
     def refuse(bucket: RocksBucket, *_: object) -> None:
-        bucket._fail(kind("what happened"))
+        bucket._lifetime.fail(kind("what happened"))
         raise StoreFailed("nothing of this write is promised")
 
     with RocksStore.open(tmp_path) as store:
