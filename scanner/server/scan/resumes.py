@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from scanner.wire.queries import ScanQuery
 
 
-_OF_CHANGES: Final = (pb.SCAN_SOURCE_LOG, pb.SCAN_SOURCE_HYBRID)
+OF_CHANGES: Final = (pb.SCAN_SOURCE_LOG, pb.SCAN_SOURCE_HYBRID)
+"""Numbers of the wire's ScanSource whose rows are changes."""
 
 
 class TokenReader:
@@ -68,7 +69,7 @@ class TokenReader:
             if query.columns or not self._tokens.made(token, principal):
                 raise
             table = await self._catalog.table(query.table, query.table_id)
-            state, query = self._read_older(token, query, principal, table, changes=source in _OF_CHANGES)
+            state, query = self._read_older(token, query, principal, table, changes=source in OF_CHANGES)
         table = await self._catalog.table(query.table, query.table_id)
         state.require(table_id=table.table_id, source=source, model=model)
         storage = (await self._catalog.bucket(table, state.bucket)).storage

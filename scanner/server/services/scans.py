@@ -13,7 +13,7 @@ from scanner.server.log.bounds import Stop
 from scanner.server.log.log_scan import LogScan
 from scanner.server.scan.interface import BatchLimits
 from scanner.server.scan.push import PushLimits, PushScan
-from scanner.server.scan.resumes import offset_to_resume, require_history
+from scanner.server.scan.resumes import OF_CHANGES, offset_to_resume, require_history
 from scanner.server.scan.scan_log import recorded
 from scanner.server.scan.tokens import MODEL_PUSH
 from scanner.wire.fields import require_few_fields
@@ -46,7 +46,6 @@ _SOURCES: Final = (
     pb.SCAN_SOURCE_HYBRID,
 )
 _OF_AN_OFFSET: Final = (pb.SCAN_SOURCE_LIVE_KV, pb.SCAN_SOURCE_HYBRID)
-_OF_CHANGES: Final = (pb.SCAN_SOURCE_LOG, pb.SCAN_SOURCE_HYBRID)
 
 
 def holder_of(stream: ServerStream, kind: HolderKind, source: int = pb.SCAN_SOURCE_LIVE_KV) -> Holder:
@@ -187,7 +186,6 @@ class ScanService:
                 opened.group_epoch = request.group_epoch
                 await group.begin(query.bucket, admitted.epoch, opened.scan.source.next_offset)
                 admitted.occupy(opened.scan)
-            opened.scan.holder = holder_of(stream, HolderKind.STREAM, request.source)
             push = await self._run(stream, request, opened)
             cut_off = False
             return push
@@ -224,7 +222,7 @@ class ScanService:
         if request.HasField("log_start") and request.source != pb.SCAN_SOURCE_LOG:
             raise ArgumentInvalid("log_start goes with SCAN_SOURCE_LOG")
         stops = request.HasField("stop_offset") or request.stop_at_end
-        if stops and request.source not in _OF_CHANGES:
+        if stops and request.source not in OF_CHANGES:
             raise ArgumentInvalid(
                 "stop_offset and stop_at_end go with SCAN_SOURCE_LOG and SCAN_SOURCE_HYBRID"
             )
@@ -238,9 +236,9 @@ class ScanService:
             )
 
     async def _open(self, stream: ServerStream, request: pb.ScanOpen, query: ScanQuery) -> OpenedScan:
-        if request.source in _OF_CHANGES:
-            return await self._open_changes(principal_of(stream).name, request, query)
         principal = principal_of(stream).name
+        if request.source in OF_CHANGES:
+            return await self._open_changes(principal, request, query)
         as_of = request.as_of if request.HasField("as_of") else None
         of_snapshot = request.source == pb.SCAN_SOURCE_SNAPSHOT
         if not request.resume_token:
@@ -292,7 +290,7 @@ class ScanService:
             if dead is not None:
                 dead.stop(ScanIncomplete("the stream was replaced by a newer one of the same stream id"))
             self._named[name] = push
-        holder = opened.scan.holder or holder_of(stream, HolderKind.STREAM, request.source)
+        holder = opened.scan.holder = holder_of(stream, HolderKind.STREAM, request.source)
         self._running[stream] = push
         if self._drained_by is not None:
             push.drain(self._drained_by)
@@ -325,7 +323,7 @@ class ScanService:
             ),
             heartbeat_interval_s=config.heartbeat_interval_s,
             idle_interval_s=(
-                config.idle_interval_s if request.source in _OF_CHANGES else config.heartbeat_interval_s
+                config.idle_interval_s if request.source in OF_CHANGES else config.heartbeat_interval_s
             ),
             park_after_s=config.park_after_s,
         )
