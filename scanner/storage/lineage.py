@@ -69,6 +69,10 @@ class Lineage:
         """The id of the newest history."""
         return self.histories[-1].history_id if self.histories else NO_HISTORY
 
+    def fits(self, log_end: int) -> bool:
+        """Whether it may be of a log that ends there: its newest history has begun."""
+        return not self.histories or self.histories[-1].start < max(1, log_end)
+
     def begin(self, history_id: bytes, start: int, durable_end: int) -> Lineage:
         """The lineage with one more history.
 

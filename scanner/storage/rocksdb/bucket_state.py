@@ -103,7 +103,7 @@ def load_state(database: Database) -> BucketState:
         StoreFailed: The disk refused.
     """
     log_range, lineage = load_log_range(database), read_lineage(database)
-    if lineage.histories and lineage.histories[-1].start >= max(1, log_range.end):
+    if not lineage.fits(log_range.end):
         raise DataCorrupted(
             f"{database.path}: the log ends at {log_range.end}, before its newest history begins, at"
             f" {lineage.histories[-1].start}; restore the files from a copy"

@@ -248,7 +248,7 @@ def _require_begun(contents: Contents) -> None:
     histories, end = contents.lineage.histories, contents.log_range.end
     if end and not histories:
         raise DataCorrupted(f"its log ends at {end}, and its lineage is empty")
-    if histories and histories[-1].start >= max(1, end):
+    if not contents.lineage.fits(end):
         raise DataCorrupted(
             f"its log ends at {end}, before its newest history begins, at {histories[-1].start}"
         )
