@@ -65,7 +65,7 @@ class ActivityStatistics:
     """Push scans that ended, by reason: `exhausted`, `limit`, `drained`, the reason of an error in lower case, or
     `cut_off`: the client or its connection went away."""
     scan_rows: int
-    """Rows that ended push scans delivered."""
+    """Rows that push scans have delivered."""
     payload_bytes_encoded: int
     """Arrow payload that push scans of rows have encoded."""
     payload_bytes_reused: int

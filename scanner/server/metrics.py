@@ -97,7 +97,7 @@ def _scans(now: ScannerStatistics) -> Iterator[Metric]:
     yield _labelled_counter(
         "weir_scans_ended", "Push scans ended, by reason.", "reason", activity.scans_ended
     )
-    yield _counter("weir_scan_rows", "Rows of ended push scans.", activity.scan_rows)
+    yield _counter("weir_scan_rows", "Rows that push scans have delivered.", activity.scan_rows)
     yield _gauge(
         "weir_overrun_bytes_max", "Furthest that a push scan went past its credit.", now.overrun_bytes
     )

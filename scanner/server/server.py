@@ -16,7 +16,7 @@ import functools
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -189,6 +189,7 @@ class Server:
         images = self._services.catalog.images
         disk = self._services.maintenance.disk
         failed = disk.buckets_failed
+        activity = self._services.catalog.activity.freeze()
         return ScannerStatistics(
             push_scans_open=self._services.scans.scans_open,
             sessions_open=len(self._services.sessions.kept),
@@ -213,7 +214,8 @@ class Server:
             transaction_stage_bytes=self._services.transactions.staged_bytes,
             transactions_unapplied=self._services.transactions.unapplied,
             transport=self._server.statistics(),
-            activity=self._services.catalog.activity.freeze(),
+            # Counted when a scan ends; but a tail may run for months.
+            activity=replace(activity, scan_rows=activity.scan_rows + self._services.scans.rows_running),
         )
 
     async def drain(self, timeout_s: float | None = None) -> bool:

@@ -76,7 +76,7 @@ class Held:
     sent_bytes: int
     """Octets written to sockets since its start."""
     scan_rows: int
-    """Rows that push streams which have ended delivered, as far as the server knows."""
+    """Rows that push streams have delivered, as far as the server knows."""
     encoded_rows: int = 0
     """Changes that were encoded for tails and fetches since its start."""
     read_sources: Mapping[str, int] = field(default_factory=dict)

@@ -125,6 +125,11 @@ class ScanService:
         return max([self._overrun_bytes, *(stream.credit.overrun_bytes for stream in self._running)])
 
     @property
+    def rows_running(self) -> int:
+        """Rows that the push scans which run have delivered."""
+        return sum(push.rows for push in self._running.values())
+
+    @property
     def scans_open(self) -> int:
         """Push scans that run, parked ones included."""
         return self._opened

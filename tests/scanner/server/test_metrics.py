@@ -69,7 +69,7 @@ async def test_scans_and_commits_are_counted() -> None:
         await write(client, write_request(sample(range(ROWS))), write_request(sample(range(10))))
         async with open_scan(client, window_only=True) as scan:
             await scan.receive_all()
-        async with open_scan(client) as scan:
+        async with open_scan(client, credit=3000) as scan:
             await scan.receive()
             while not scan.heartbeats:
                 await scan.receive()
@@ -84,7 +84,8 @@ async def test_scans_and_commits_are_counted() -> None:
     assert after["weir_scans_opened_total", ""] == 2
     assert after["weir_scans_ended_total", "exhausted"] == 1
     assert after["weir_scans_ended_total", "cut_off"] == 1
-    assert after["weir_scan_rows_total", ""] == ROWS
+    assert 0 < scan.rows < ROWS
+    assert during["weir_scan_rows_total", ""] == after["weir_scan_rows_total", ""] == ROWS + scan.rows
     assert after["weir_commit_writes_total", ""] == 2
     assert after["weir_commit_rows_total", ""] == ROWS + 10
     assert after["weir_commit_seconds_count", ""] == after["weir_commit_seconds_bucket", "+Inf"] >= 1
