@@ -22,13 +22,14 @@ def short_bytes(count: float | None) -> str:
 
 
 def short_seconds(seconds: float) -> str:
-    """A time in at most four characters: `0.3s`, `12s`, `5m`, `3h`, `12d`."""
-    if seconds < 9.95:
-        return f"{seconds:.1f}s"
-    for size, unit in ((1, "s"), (60, "m"), (3600, "h")):
-        if seconds / size < 99.5:
-            return f"{seconds / size:.0f}{unit}"
-    return f"{seconds / 86400:.0f}d"
+    """A time in at most four characters: `0.3s`, `12s`, `1.7m`, `3.0h`, `12d`."""
+    size, unit = 86400, "d"
+    for smaller, name in ((1, "s"), (60, "m"), (3600, "h")):
+        if seconds / smaller < 99.5:
+            size, unit = smaller, name
+            break
+    count = seconds / size
+    return f"{count:.{int(count < 9.95)}f}{unit}"
 
 
 def utc_time(seconds: float) -> str:

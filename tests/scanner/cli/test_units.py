@@ -32,7 +32,15 @@ def test_sizes(count: int | None, text: str) -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(0, "0.0s"), (9.94, "9.9s"), (12.4, "12s"), (300, "5m"), (10_000, "3h"), (2_000_000, "23d")],
+    [
+        (0, "0.0s"),
+        (9.94, "9.9s"),
+        (12.4, "12s"),
+        (99.4, "99s"),
+        (101, "1.7m"),
+        (10_000, "2.8h"),
+        (2_000_000, "23d"),
+    ],
 )
 def test_times(seconds: float, text: str) -> None:
     """One unit, whichever leaves two digits."""
