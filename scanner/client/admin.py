@@ -62,7 +62,7 @@ class StreamInfo:
     messages_received: int
     """By the server."""
     bytes_sent: int
-    """Octets of messages sent, prefixes excluded."""
+    """Octets of messages that it has queued to be sent, prefixes excluded; `unsent_bytes` of them still wait."""
     bytes_received: int
     """Octets of messages received, prefixes excluded."""
     unsent_bytes: int
