@@ -12,8 +12,8 @@ import click
 
 from scanner.cli import weir
 from scanner.cli.serve import serve
-from scanner.client.connection import PORT_DEFAULT
 from scanner.client.credentials import is_loopback
+from scanner.client.endpoints import PORT_DEFAULT
 
 REPOSITORY: Final = Path(__file__).resolve().parent.parent
 DOCKERFILE: Final = (REPOSITORY / "Dockerfile").read_text(encoding="utf-8")

@@ -317,7 +317,7 @@ def weir() -> None:
 def endpoint_option(command: _F) -> _F:
     """The options that name the server, and prove who calls; `connected` reads them."""
     from scanner.cli.connection import client_security_options
-    from scanner.client.connection import PORT_DEFAULT
+    from scanner.client.endpoints import PORT_DEFAULT
 
     return click.option(
         "--endpoint",
@@ -342,7 +342,7 @@ def connected(endpoint: str) -> Iterator[sync.Client]:
         from scanner import sync
         from scanner.cli.connection import connection_arguments
         from scanner.cli.waits import told_of_waits
-        from scanner.client.connection import parse_endpoint
+        from scanner.client.endpoints import parse_endpoint
         from scanner.errors import ServerUnavailable
 
     host, port = parse_endpoint(endpoint)

@@ -9,7 +9,8 @@ import transport
 from scanner.cli.amounts import Seconds
 from scanner.cli.app import endpoint_option, example, forget_output, note
 from scanner.cli.connection import connection_arguments
-from scanner.client.connection import connect_by_tcp, open_connection, parse_endpoint
+from scanner.client.connection import open_connection
+from scanner.client.endpoints import connect_by_tcp, parse_endpoint
 from scanner.client.failures import translated
 from scanner.errors import ScannerError
 

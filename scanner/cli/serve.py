@@ -19,7 +19,7 @@ from scanner.cli.logs import LOG_FORMATS, configure_logging
 from scanner.cli.options import data_option
 from scanner.cli.security import ServerSecurity, server_security, server_security_options
 from scanner.cli.warm_up import warm_up
-from scanner.client.connection import PORT_DEFAULT
+from scanner.client.endpoints import PORT_DEFAULT
 from scanner.server.config import IMAGES, ScannerConfig
 from scanner.server.metrics_http import serve_metrics
 from scanner.server.server import Server, open_server

@@ -42,8 +42,9 @@ from scanner.client.arguments import (
     whole,
 )
 from scanner.client.calls import call_unary, require_about, table_told
-from scanner.client.connection import Connection, Dial, connect_by_tcp, open_connection, parse_endpoint
+from scanner.client.connection import Connection, open_connection
 from scanner.client.credentials import CallCredentials
+from scanner.client.endpoints import Dial, connect_by_tcp, parse_endpoint
 from scanner.client.leases import Leasable, Lease, LeaseInfo, Leases, new_lease_id, refusal
 from scanner.client.retries import RETRIES_DEFAULT, RETRIES_MAX, RetryPolicy
 from scanner.client.scan.builder import ScanPlan

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, TypeAlias
 import trio
 import trio.testing
 
-from scanner.client.connection import Connection, connect_by_tcp, open_connection
+from scanner.client.connection import Connection, open_connection
+from scanner.client.endpoints import connect_by_tcp
 from scanner.client.retries import RetryPolicy
 from scanner.client.table import Table
 from scanner.data.table import TableDescription

@@ -14,7 +14,7 @@ import trio
 
 import scanner.cli.health
 from scanner.cli import run
-from scanner.client.connection import parse_endpoint
+from scanner.client.endpoints import parse_endpoint
 from scanner.server.auth.principals import Credentials
 from tests.support import certificates
 from tests.support.server import running_server

@@ -19,7 +19,7 @@ from trio.testing import wait_all_tasks_blocked
 
 import scanner
 from scanner import ScanSource, col
-from scanner.client.connection import parse_endpoint
+from scanner.client.endpoints import parse_endpoint
 from scanner.client.scan.page_receiver import PageReceiver
 from scanner.client.scan.push_receiver import PushReceiver
 from scanner.client.scan.session_receiver import SessionReceiver

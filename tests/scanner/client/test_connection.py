@@ -12,7 +12,8 @@ import trio.testing
 import scanner
 import scanner.sync
 import transport
-from scanner.client.connection import LINKS_MAX, Connection, connect_by_tcp, open_connection
+from scanner.client.connection import LINKS_MAX, Connection, open_connection
+from scanner.client.endpoints import connect_by_tcp
 from scanner.client.retries import RetryPolicy
 from scanner.errors import ArgumentInvalid, ScannerError, ServerUnavailable
 from tests.support import wire
