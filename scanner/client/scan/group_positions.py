@@ -51,7 +51,12 @@ class GroupPositions:
     @property
     def passed_over(self) -> dict[int, Handed]:
         """Those of `not_stored` before which nothing is owed: the filter dropped what is new."""
-        return {bucket: each for bucket, each in self.not_stored.items() if not each.owed}
+        return {bucket: each for bucket, each in self._handed.items() if not (each.committed or each.owed)}
+
+    @property
+    def all_stored(self) -> bool:
+        """Whether nothing is left to store."""
+        return all(each.committed for each in self._handed.values())
 
     def is_stored(self, bucket: int) -> bool:
         """Whether nothing of a bucket is left to store."""

@@ -347,7 +347,7 @@ class GroupBatches:
                 self._retry_at = trio.current_time() + _AUTO_COMMIT_INTERVAL_S
                 self._begin_storing(self._commit_passed_over)
             return
-        if self._positions.not_stored:
+        if not self._positions.all_stored:
             late = trio.current_time() >= self._committed_at + _AUTO_COMMIT_INTERVAL_S
             if late or self._hand_off.waits or any(seat.moving for seat in self._seats.values()):
                 self._begin_storing(self.commit)
