@@ -16,7 +16,7 @@ import itertools
 import statistics
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import DataFrame, SparkSession, functions
@@ -128,15 +128,7 @@ class Comparison:
             "table": self.table,
             "equal": self.equal,
             "modes": [mode.to_dict() for mode in self.modes],
-            "differences": [
-                {
-                    "left": difference.left,
-                    "right": difference.right,
-                    "left_only": difference.left_only,
-                    "right_only": difference.right_only,
-                }
-                for difference in self.differences
-            ],
+            "differences": [asdict(difference) for difference in self.differences],
         }
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
