@@ -17,6 +17,7 @@ from scanner.cli.app import fail
 _DESCRIPTOR: Final = re.compile(r"/(?:dev|proc/self)/fd/([0-9]+)")
 _NAME_SHOWN: Final = 50
 """Characters of a file's name in the name that it has first: of four octets each, they leave room for the rest."""
+_STANDARD_OUTPUT: Final = Path("-")
 _NAMED: Final = {"-": 1, "/dev/stdout": 1, "/dev/stderr": 2}
 
 
@@ -54,11 +55,7 @@ def destination(form: str, output: Path | None) -> Iterator[IO[bytes]]:
     Raises:
         Failure: It cannot be written; the message says why.
     """
-    if output is None or form == "none":
-        yield sys.stdout.buffer
-        sys.stdout.buffer.flush()
-        return
-    with written(output) as file:
+    with written(_STANDARD_OUTPUT if output is None or form == "none" else output) as file:
         yield file
 
 
