@@ -162,4 +162,10 @@ class PlainErrors:
     ) -> None:
         if isinstance(error, ScannerError | SourceError):
             _logger.debug("%s", error, exc_info=error)
-            raise error.with_traceback(None) from None
+            del traceback
+            try:
+                raise error.with_traceback(None) from None
+            finally:
+                del (
+                    error
+                )  # Else its traceback holds this frame, which holds it, and all that the other frames hold.

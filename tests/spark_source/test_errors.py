@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import logging
+import threading
 import traceback
+import weakref
 
 import pytest
 
@@ -33,6 +36,25 @@ def test_a_failure_is_shown_without_its_origins_and_logged_with_them(
     assert "a socket deep down" not in shown
     assert "_fail_deep_down" in caplog.text
     assert "a socket deep down" in caplog.text
+
+
+def test_what_failed_is_freed_at_once() -> None:
+    """Spark keeps the error; the connection and the batches of the frames that it came from go without a collection."""
+    held: list[weakref.ref[object]] = []
+
+    def fail() -> None:
+        client = threading.Event()  # Stands for what a frame holds.
+        held.append(weakref.ref(client))
+        raise ServerUnavailable("nobody answers")
+
+    gc.disable()
+    try:
+        with pytest.raises(ServerUnavailable) as raised, PlainErrors():
+            fail()
+        assert raised.value.message == "nobody answers"
+        assert held[0]() is None
+    finally:
+        gc.enable()
 
 
 def test_a_defect_keeps_where_it_is_from() -> None:
