@@ -72,6 +72,9 @@ class GivenEpochs:
             newest: The newest history of the bucket, with the commit.
             begun: The commit begins it: readers go on into it by the epochs that they were given before.
         """
+        if len(self._epochs) > len(before):
+            # Names of groups come and go, and those that are gone would stay for as long as the bucket is served.
+            self._epochs = {name: epoch for name, epoch in self._epochs.items() if name in before}
         after = dict(changed)
         if begun:
             given = {name: state for name, state in before.items() if self._epochs.get(name) == state.epoch}

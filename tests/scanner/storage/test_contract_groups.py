@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -120,6 +121,27 @@ def test_an_epoch_that_was_not_stored_leaves_the_one_before_alone() -> None:
     assert write_next(stored, {"a": GroupState(1, 5, OTHER_HISTORY)}, OTHER_HISTORY, begun=False) == {
         "a": GroupState(1, 5, OTHER_HISTORY, HISTORY)
     }
+
+
+def test_a_bucket_keeps_nothing_of_groups_that_are_gone() -> None:
+    """Under however many names they were, in a bucket that is served for months; the one that stays goes on."""
+
+    class Name(str):
+        """A name that tells whether anything still has it."""
+
+    given_epochs, gone = GivenEpochs(), list[weakref.ref[Name]]()
+    write_next, stored = given_epochs.with_histories, {"stays": GroupState(7, epoch_history=HISTORY)}
+    assert write_next({}, {"stays": GroupState(7)}, HISTORY, begun=False) == stored
+    for number in range(20):
+        name = Name(f"job-{number}")
+        gone.append(weakref.ref(name))
+        write_next(stored, {name: GroupState(1)}, HISTORY, begun=False)
+        write_next({**stored, name: GroupState(1)}, {name: None}, HISTORY, begun=False)
+        del name
+    assert write_next(stored, {}, OTHER_HISTORY, begun=True) == {
+        "stays": GroupState(7, epoch_history=OTHER_HISTORY)
+    }
+    assert [name() for name in gone] == [None] * len(gone)
 
 
 @given(STATES)
