@@ -126,7 +126,9 @@ class ServedBucket:
         self._writing = False
         """Whether a commit is being written; its thread moves the log's end, and nothing is closed or reopened."""
         self._stamped_us: float = math.inf
-        """What the clock said when the commit under way was stamped, or its last piece; infinity: none is stamped."""
+        """What the clock said when the commit under way was stamped, or its newest piece; infinity: none is stamped."""
+        self._stamped_anew = trio.Event()
+        """Set when that changes: the commit has ended, or another piece is stamped."""
         self._waking: trio.Event | None = None
         """Set when the one who opens storage has ended; None: nobody does."""
         self._closing: trio.Event | None = None
@@ -182,8 +184,9 @@ class ServedBucket:
             ScannerError: The bucket is retired, or cannot be opened again; this says why.
 
         Waits:
-            For the commit that runs now, if one does; for storage, if that was closed meanwhile; for the disk, if the
-            time is newer than the commits.
+            For the commit that runs now, if one does, or for the next piece of a share: a time between two of them
+            means the first. For storage, if that was closed meanwhile; for the disk, if the time is newer than the
+            commits.
 
         Cancellation:
             No effect.
@@ -191,8 +194,7 @@ class ServedBucket:
         if self._floor is not None and self.storage.newest_commit_us < time_us:
             await self._floor.cover(time_us)
         if self._stamped_us < time_us:
-            for write in tuple(self._writes.taken):
-                await write.settled.wait()
+            await self._stamped_anew.wait()
             self.check_served()
             await self.wake()
 
@@ -638,7 +640,7 @@ class ServedBucket:
             )
         finally:
             self._at_work = False
-            self._stamped_us = math.inf
+            self._stamp(math.inf)
             settle(writes, error)
 
     async def _commit_together(self, writes: list[PendingWrite]) -> None:
@@ -736,7 +738,7 @@ class ServedBucket:
             waiting = [piece]
             while waiting:
                 part = waiting.pop()
-                prepared = await self._prepare([part], after_us, shown=False)
+                prepared = await self._prepare([part], after_us)
                 if prepared.refusals:
                     # With what it replaces it is too much for one entry; one mutation never is.
                     waiting += (part[len(part) // 2 :], part[: len(part) // 2])
@@ -745,7 +747,8 @@ class ServedBucket:
                     functools.partial(self.storage.commit_prepared, prepared, unfinished=True)
                 )
                 rows += len(part)
-        last = await self._prepare([], after_us)
+        # It has no time of its own: the last piece's counts until it is shown.
+        last = await self._prepare([], after_us, stamped=False)
         applied = {transaction.name: _applied(transaction, start, last.start)}
         await self._run_blocking(functools.partial(self.storage.commit_prepared, last, applied=applied))
         # Not piece by piece: of a share that fails all is undone, and written again.
@@ -754,9 +757,14 @@ class ServedBucket:
         return start, last.start
 
     async def _prepare(
-        self, groups: list[Sequence[Mutation]], after_us: int, *, shown: bool = True
+        self, groups: list[Sequence[Mutation]], after_us: int, *, stamped: bool = True
     ) -> PreparedCommit:
         clock_us = None if self._clock_us is None else self._clock_us()
-        if shown:  # A time between two pieces of a share means the first.
-            self._stamped_us = clock_us or 0
+        if stamped:
+            self._stamp(clock_us or 0)
         return await self._run_blocking(functools.partial(self.storage.prepare, groups, clock_us, after_us))
+
+    def _stamp(self, clock_us: float) -> None:
+        self._stamped_us = clock_us
+        self._stamped_anew.set()
+        self._stamped_anew = trio.Event()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
@@ -431,6 +432,28 @@ async def test_nothing_is_read_beside_a_share_that_is_undone() -> None:
         disk.release()
         with pytest.raises(DiskFull):
             await write.wait_durable()
+
+
+async def test_what_is_told_of_a_time_while_a_share_is_applied_stays_true() -> None:
+    """A time between two pieces means the first; one behind the last waits until the share is shown."""
+    times, told = itertools.count(1), dict[int, int]()
+
+    async def ask(time_us: int) -> None:
+        await bucket.wait_stamped_before(time_us)
+        told[time_us] = bucket.storage.offset_at(time_us)
+
+    disk = Disk()
+    async with trio.open_nursery() as nursery:
+        storage = filled_store(0).bucket("items", 0)
+        bucket = ServedBucket(storage, ScannerConfig(), nursery, disk, clock_us=lambda: next(times))
+        write = bucket.submit_pieces((piece for piece in BATCHES[:2]), TransactionShare("load", 1))
+        while not write.settled.is_set():
+            disk.release()
+            await wait_all_tasks_blocked()
+            nursery.start_soon(ask, next(times))
+            await wait_all_tasks_blocked()
+    assert told == {time_us: storage.offset_at(time_us) for time_us in told}
+    assert set(told.values()) == {0, 2}
 
 
 async def test_a_scan_does_not_wait_for_what_a_commit_has_to_work_out() -> None:
