@@ -166,6 +166,5 @@ class PlainErrors:
             try:
                 raise error.with_traceback(None) from None
             finally:
-                del (
-                    error
-                )  # Else its traceback holds this frame, which holds it, and all that the other frames hold.
+                # Else its traceback holds this frame, which holds it, and all that the other frames hold.
+                del error
