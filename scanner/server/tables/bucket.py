@@ -185,8 +185,8 @@ class ServedBucket:
 
         Waits:
             For the commit that runs now, if one does, or for the next piece of a share: a time between two of them
-            means the first. For storage, if that was closed meanwhile; for the disk, if the time is newer than the
-            commits.
+            means the first. For storage, if that was closed meanwhile, or a commit has failed and may be there; for the
+            disk, if the time is newer than the commits.
 
         Cancellation:
             No effect.
@@ -197,6 +197,9 @@ class ServedBucket:
             await self._stamped_anew.wait()
             self.check_served()
             await self.wake()
+        if not self.storage.readable and self.storage.newest_commit_us < time_us:
+            async with self.between_commits():
+                pass  # It is open anew, and shows whether the commit that has failed is there all the same.
 
     @property
     def open_scans(self) -> tuple[OpenScan[Any], ...]:

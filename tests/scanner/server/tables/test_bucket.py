@@ -650,6 +650,29 @@ async def test_tails_get_what_a_failed_commit_has_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its sync fails, and its rows are there all the same: they are found when storage is opened anew."""
+    async with bucket_with_a_failed_commit(tmp_path, monkeypatch) as bucket:
+        seen: list[int] = []
+        bucket.on_commit(lambda: seen.append(bucket.storage.log_end))
+        await bucket.recover(at_once=True)
+        assert seen == [1]
+
+
+@pytest.mark.rocks
+async def test_what_is_told_of_a_time_behind_a_failed_commit_stays_true(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who asks finds out whether it is there."""
+    async with bucket_with_a_failed_commit(tmp_path, monkeypatch) as bucket:
+        time_us = 2**62
+        await bucket.wait_stamped_before(time_us)
+        assert bucket.storage.offset_at(time_us) == 1
+
+
+@asynccontextmanager
+async def bucket_with_a_failed_commit(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[ServedBucket]:
+    """Its first one, which is durable all the same."""
     make_durable = RocksBucket._make_durable
 
     def fail_behind_the_write(bucket: RocksBucket, database: Database, batch: WriteBatch) -> None:
@@ -657,20 +680,17 @@ async def test_tails_get_what_a_failed_commit_has_left(
         bucket._lifetime.fail(StoreFailed("the disk refused the sync"))
         raise StoreFailed("nothing of this write is promised")
 
-    with RocksStore.open(tmp_path) as store:
+    with RocksStore.open(path) as store:
         store.create_table(description())
         async with trio.open_nursery() as nursery:
             catalog = Catalog(store, ScannerConfig(), nursery, inline)
             bucket = await catalog.bucket(await catalog.table("items"), 0)
-            seen: list[int] = []
-            bucket.on_commit(lambda: seen.append(bucket.storage.log_end))
             with monkeypatch.context() as patched:
                 patched.setattr(RocksBucket, "_make_durable", fail_behind_the_write)
                 with pytest.raises(StoreFailed):
                     await bucket.submit(BATCHES[0]).wait_durable()
-            assert seen == []
-            await bucket.recover(at_once=True)
-            assert seen == [1]
+            assert bucket.storage.log_end == 0
+            yield bucket
             nursery.cancel_scope.cancel()
 
 
