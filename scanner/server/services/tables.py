@@ -29,7 +29,7 @@ from scanner.wire.batches import decode_schema
 from scanner.wire.queries import meant_table_id, parse_request
 from scanner.wire.statuses import for_peers
 from scanner.wire.tables import description_from_proto, description_to_proto
-from transport import StallReason
+from transport import StallReason, TransportError
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -278,7 +278,8 @@ class TablesService:
                 answer = await self._accept_one(stream)
                 if answer is None:
                     return
-                if isinstance(answer, Exception):
+                # An error of the transport is not of rows, and its frames may be of tasks that still run.
+                if isinstance(answer, Exception) and not isinstance(answer, TransportError):
                     _free_rows(answer)
                 await answers.send(answer)
                 if isinstance(answer, Exception):
