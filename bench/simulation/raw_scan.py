@@ -286,6 +286,7 @@ class _Call:
         if started.row_ordinal != self._ordinal:
             found = f"a token of row {self._ordinal} goes on from row {started.row_ordinal}"
             self._record.found.append(("resumable", found))
+        self._scan.got_token(started.row_ordinal, started.resume_token)
 
     def _heartbeat(self, heartbeat: pb.Heartbeat) -> None:
         self._scan._history.add(self._record.who, "heartbeat", state=heartbeat.state, rows=heartbeat.rows)

@@ -80,7 +80,10 @@ class Stock:
         assert len(list(self.tables.Write(iter([request])))) == 1
 
     def push(self, *, between: Callable[[], None], cut: bool, **opening: Any) -> dict[str, Any]:
-        """A push scan; `cut`: each call is cancelled after its first batch, and continued with that batch's token."""
+        """A push scan; `cut`: each call is cancelled after its first batch, and continued with that batch's token.
+
+        The first call is cancelled in front of it.
+        """
         read = Read()
         opening = {"source": LIVE, "query": self.query, "batch_rows_max": BATCH_ROWS, **opening}
         while not read.finished:
@@ -96,6 +99,10 @@ class Stock:
                 if kind == "started":
                     assert message.row_ordinal == read.rows
                     read.begin(message)
+                    if cut and "resume_token" not in opening:
+                        opening["resume_token"] = message.resume_token
+                        call.cancel()
+                        break
                 elif kind == "batch":
                     read.take(message)
                     opening["resume_token"] = message.resume_token

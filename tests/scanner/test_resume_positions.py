@@ -205,6 +205,8 @@ async def test_both_halves_are_one_scan(case: Case, buckets: int, tmp_path: Path
             await change_everything(table)
         whole = await read(case.describe(table, known))
         await change_everything(table)
+        if case.of_the_past:  # Neither the newest checkpoint nor the lease is of that state any more.
+            await client.acquire_lease(scanner.LeaseTarget("items", state="new"), lease_id="kept")
     wanted = [row for row in rows(ROWS, width=5).to_pylist() if case.expects(row)]
     wanted = [{name: row[name] for name in case.columns} for row in wanted]
     got = sorted((row for of_bucket in whole.rows.values() for row in of_bucket), key=lambda row: row["k"])
@@ -266,16 +268,19 @@ async def test_a_scan_in_many_pieces(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("buckets", "whole_commits", "where"),
-    [(2, False, None), (2, True, WHERE), (1, False, WHERE), (1, True, None)],
+    ("buckets", "whole_commits", "where", "stop"),
+    [(2, False, None, "end"), (2, True, WHERE, None), (1, False, WHERE, "end"), (1, True, None, None)],
 )
 async def test_rows_and_changes(
-    buckets: int, whole_commits: bool, where: scanner.Condition | None, tmp_path: Path
+    buckets: int, whole_commits: bool, where: scanner.Condition | None, stop: str | None, tmp_path: Path
 ) -> None:
-    """HYBRID: cut in the snapshot, between it and the changes, in a commit and behind; so are its other positions."""
+    """HYBRID: cut before its snapshot, in it, behind it, in a commit and behind; so are its other positions.
+
+    Where it is to stop at the end, that is the one of its beginning.
+    """
 
     def described(table: scanner.Table) -> scanner.Scan:
-        scan = table.new_scan().with_source("hybrid").as_of(starts).stop_at(stops)
+        scan = table.new_scan().with_source("hybrid").as_of(starts).stop_at(stop or stops)
         scan = scan if where is None else scan.where(where)
         return scan.with_whole_commits() if whole_commits else scan
 

@@ -59,7 +59,7 @@ QUERIES = {
 
 @dataclass(frozen=True)
 class Cut:
-    """A place where a scan may be cut: behind a message that carried a token."""
+    """A place where a scan may be cut: behind a message, each of which carries a token."""
 
     token: bytes
     rows: int
@@ -72,6 +72,8 @@ async def record(scan: RawScan) -> list[Cut]:
     while (response := await scan.receive()) is not None:
         if isinstance(response, RowBatch):
             cuts.append(Cut(response.resume_token, scan.rows))
+        elif response.HasField("started"):
+            cuts.append(Cut(response.started.resume_token, scan.rows))
         elif response.HasField("heartbeat"):
             cuts.append(Cut(response.heartbeat.resume_token, scan.rows))
         elif response.HasField("end"):
@@ -92,7 +94,7 @@ def change_everything(store: MemoryStore) -> None:
 
 @pytest.mark.parametrize("query", QUERIES.values(), ids=QUERIES)
 async def test_every_message_is_a_place_to_continue(query: pb.ScanQuery) -> None:
-    """From the token of each batch, heartbeat and end the rest comes: same rows, ordinals, total and digest."""
+    """From the token of the start, and of each batch, heartbeat and end the rest comes: rows, total and digest."""
     store = filled_store(ROWS)
     async with serving(store, ScannerConfig(block_rows_max=64, heartbeat_interval_s=0.001)) as (_, client):
         async with open_scan(client, query=query, credit=ALL, batch_rows_max=17) as whole:

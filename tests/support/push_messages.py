@@ -26,6 +26,7 @@ def started(
     *,
     heartbeat_interval_ms: int = 0,
     history: bytes = b"",
+    token: bytes = b"",
 ) -> bytes:
     """The first response of a stream."""
     message = pb.ScanStarted(
@@ -34,6 +35,7 @@ def started(
         row_ordinal=row_ordinal,
         heartbeat_interval_ms=heartbeat_interval_ms,
         history=history,
+        resume_token=token,
     )
     return pb.ScanResponse(started=message).SerializeToString()
 

@@ -176,6 +176,7 @@ class PageReceiver:
         progress = self._progress
         if not self._begun:
             progress.log_offset, progress.history = fields.log_offset, fields.history
+            progress.begun = BucketPosition(log_offset=fields.log_offset, history=fields.history)
         if not self._begun or fields.log_offset != self._log_offset:
             progress.states += 1
         self._begun = True

@@ -9,7 +9,9 @@ Invariants:
 2. Data ends with `ScanEnd`, a reason that means the end, and a matching total of rows, and with nothing else: whatever
    else ends a stream is a failure.
 3. All streams show the bucket as of one log offset, and each goes on exactly behind the last row that arrived; a
-   server that does otherwise is found out by what it says at the start.
+   server that does otherwise is found out by what it says at the start. So it is from the first `ScanStarted` on: the
+   user can know that state by then (`statistics()`, `resume_position()`). If it is gone the scan fails, though no row
+   has come. An older server sends no token with it: then a scan of a checkpoint begins anew until a row has come.
 4. What arrived and was not consumed is at most the window and what the server may overrun it by, over all streams:
    credit is granted on consumption, in message bytes, and a server that ignores it is cut off.
 5. Only what moves the scan counts as progress: rows, another position, or a wait for credit that we do owe. So a server
@@ -182,6 +184,7 @@ class PushReceiver:
             request.resume_token = self._token
             request.ClearField("as_of")
             request.ClearField("as_of_history")
+        # Begun, and without a token: an older server sends none before the first row.
         elif self._log_offset is not None and request.source == pb.SCAN_SOURCE_LOG:
             request.log_start.offset = self._log_offset
         elif self._log_offset is not None and request.source != pb.SCAN_SOURCE_SNAPSHOT:
@@ -278,11 +281,23 @@ class PushReceiver:
             self._progress.resumes += 1
         self._log_offset = self._progress.log_offset = started.log_offset
         self._history = self._progress.history = started.history
+        if not self._token:
+            self._progress.begun = self._begun(started)
+        # That is no progress: a server may start a scan again and again.
+        self._token = started.resume_token or self._token
         self._progress.add_read_source(started.read_source)
         self.heartbeat_s = started.heartbeat_interval_ms / 1000
         if started.HasField("schema_id"):
             self._see_schema(started.schema_id)
         self.state = ReceiverState.SCANNING
+
+    def _begun(self, started: pb.ScanStarted) -> BucketPosition | None:
+        """Where the scan stands before its first row; None: only a token can name a checkpoint, and there is none."""
+        if self._source == pb.SCAN_SOURCE_SNAPSHOT and not started.resume_token:
+            return None
+        return BucketPosition(
+            log_offset=started.log_offset, history=started.history, token=started.resume_token
+        )
 
     def _see_schema(self, schema_id: int) -> None:
         """The table has this schema now; the first one seen is the scan's."""

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from scanner.client.html import html_table
 from scanner.data.keys import ALL_KEYS, KeyRange
 from scanner.proto.weir.v1 import scanner_pb2 as pb
 from transport import StallTimes
+
+if TYPE_CHECKING:
+    from scanner.client.scan.resume_position import BucketPosition
 
 _PREFIX: Final = "READ_SOURCE_"
 _READ_SOURCES: Final = {
@@ -103,6 +106,8 @@ class BucketProgress:
     key_range: KeyRange = ALL_KEYS
     log_offset: int | None = None
     history: bytes = b""
+    begun: BucketPosition | None = None
+    """Where the bucket stands as long as nothing of it was handed out; None: it begins when the scan goes on."""
     rows: int = 0
     digest: int | None = None
     stored_bytes: int | None = None

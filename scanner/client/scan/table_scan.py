@@ -82,7 +82,7 @@ class Batches:
         self._commit_time_floors_us: dict[int, int] = {}
         self._rows_left = plan.row_limit
         self._behind: dict[int, BucketPosition] = {}
-        """By bucket, where it stands behind what was handed out of it; those of which something was."""
+        """By bucket, where it stands behind what was handed out of it; of the others their progress tells it."""
         if plan.resume_at is not None:
             for bucket, position in plan.resume_at.buckets:
                 if bucket in self._progress:
@@ -120,7 +120,7 @@ class Batches:
             self._snapshot_ends[bucket] = position.log_offset
         if position.commit_time_floor_us is not None:
             self._commit_time_floors_us[bucket] = position.commit_time_floor_us
-        self._behind[bucket] = position
+        progress.begun = position
 
     @property
     def _limit_reached(self) -> bool:
@@ -155,14 +155,7 @@ class Batches:
         _check_resumable(plan, "resume_position()")
         begun = {}
         for progress in self._progress.values():
-            position = behind.get(progress.bucket)
-            # A checkpoint can be named by a token or a lease alone.
-            if (
-                position is None
-                and progress.log_offset is not None
-                and plan.source is not ScanSource.SNAPSHOT
-            ):
-                position = BucketPosition(log_offset=progress.log_offset, history=progress.history)
+            position = behind.get(progress.bucket, progress.begun)
             if position is None:
                 continue
             if position.rows and position.reason is None and not position.token:
@@ -413,9 +406,8 @@ class Batches:
     ) -> None:
         plan, what = self._plan, self._name(progress)
         receiver = PushReceiver(what, plan.schema, credit, progress, attempts.progress, self._columns())
-        position = self._behind.get(progress.bucket)
-        if position is not None:
-            receiver.go_on_at(position)
+        if progress.begun is not None:
+            receiver.go_on_at(progress.begun)
         bucket = BucketReceiver(
             connection,
             open_request(plan, progress.bucket, progress.key_range),
@@ -451,9 +443,8 @@ class Batches:
         receiver = PageReceiver(
             what, model, query, plan.page_bytes, plan.schema, progress, as_of, history, columns
         )
-        position = self._behind.get(progress.bucket)
-        if position is not None:
-            receiver.go_on_at(position)
+        if progress.begun is not None:
+            receiver.go_on_at(progress.begun)
         return methods.SCAN_PAGE, receiver
 
     def _columns(self) -> AskedColumns:

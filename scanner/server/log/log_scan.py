@@ -173,6 +173,7 @@ class LogScan:
             history=self.history,
             schema_id=self.table.schema.schema_id_of(self.query),
             scanned=pb.ScannedBucket(table_id=self.table.table_id, bucket=self.query.bucket),
+            resume_token=self.token(),
         )
 
     def heartbeat(self) -> pb.Heartbeat:

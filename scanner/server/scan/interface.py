@@ -96,7 +96,7 @@ class PushedScan(Protocol):
         """Continues the scan behind what was taken; where nothing is left to take, behind what was read."""
 
     def started(self) -> pb.ScanStarted:
-        """The first message; the stream adds its heartbeat interval."""
+        """The first message, with the token in front of the first row; the stream adds its heartbeat interval."""
 
     def heartbeat(self) -> pb.Heartbeat:
         """How far the scan is, with its token; the stream adds its state."""

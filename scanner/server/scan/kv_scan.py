@@ -159,6 +159,7 @@ class KvScan:
             history=self.history,
             read_source=self.read_source.on_wire,
             scanned=self.scanned(),
+            resume_token=self.token(),
         )
 
     def scanned(self) -> pb.ScannedBucket:

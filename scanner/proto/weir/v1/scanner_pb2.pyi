@@ -209,7 +209,7 @@ class Drain(_message.Message):
     def __init__(self) -> None: ...
 
 class ScanStarted(_message.Message):
-    __slots__ = ("arrow_schema", "log_offset", "heartbeat_interval_ms", "row_ordinal", "history", "schema_id", "read_source", "scanned")
+    __slots__ = ("arrow_schema", "log_offset", "heartbeat_interval_ms", "row_ordinal", "history", "schema_id", "read_source", "scanned", "resume_token")
     ARROW_SCHEMA_FIELD_NUMBER: _ClassVar[int]
     LOG_OFFSET_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_INTERVAL_MS_FIELD_NUMBER: _ClassVar[int]
@@ -218,6 +218,7 @@ class ScanStarted(_message.Message):
     SCHEMA_ID_FIELD_NUMBER: _ClassVar[int]
     READ_SOURCE_FIELD_NUMBER: _ClassVar[int]
     SCANNED_FIELD_NUMBER: _ClassVar[int]
+    RESUME_TOKEN_FIELD_NUMBER: _ClassVar[int]
     arrow_schema: bytes
     log_offset: int
     heartbeat_interval_ms: int
@@ -226,7 +227,8 @@ class ScanStarted(_message.Message):
     schema_id: int
     read_source: ReadSource
     scanned: ScannedBucket
-    def __init__(self, arrow_schema: _Optional[bytes] = ..., log_offset: _Optional[int] = ..., heartbeat_interval_ms: _Optional[int] = ..., row_ordinal: _Optional[int] = ..., history: _Optional[bytes] = ..., schema_id: _Optional[int] = ..., read_source: _Optional[_Union[ReadSource, str]] = ..., scanned: _Optional[_Union[ScannedBucket, _Mapping]] = ...) -> None: ...
+    resume_token: bytes
+    def __init__(self, arrow_schema: _Optional[bytes] = ..., log_offset: _Optional[int] = ..., heartbeat_interval_ms: _Optional[int] = ..., row_ordinal: _Optional[int] = ..., history: _Optional[bytes] = ..., schema_id: _Optional[int] = ..., read_source: _Optional[_Union[ReadSource, str]] = ..., scanned: _Optional[_Union[ScannedBucket, _Mapping]] = ..., resume_token: _Optional[bytes] = ...) -> None: ...
 
 class RowBatch(_message.Message):
     __slots__ = ("row_ordinal", "row_count", "crc32c", "resume_token", "start_offset", "end_offset", "commit_end", "group_epoch", "padding", "arrow_batch")

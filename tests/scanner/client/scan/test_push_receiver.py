@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from scanner.client.scan.push_receiver import PushReceiver, ReceiverState
+from scanner.client.scan.resume_position import BucketPosition
 from scanner.client.scan.statistics import BucketProgress
 from scanner.data.changes import ChangeRange
 from scanner.errors import (
@@ -191,6 +192,28 @@ def test_next_stream_goes_on_with_the_newest_token(receiver: PushReceiver, progr
     assert progress.resumes == 1
 
 
+@pytest.mark.parametrize(
+    "source",
+    [pb.SCAN_SOURCE_LIVE_KV, pb.SCAN_SOURCE_SNAPSHOT, pb.SCAN_SOURCE_HYBRID, pb.SCAN_SOURCE_LOG],
+    ids=pb.ScanSource.Name,
+)
+def test_next_stream_goes_on_in_front_of_the_first_row(
+    receiver: PushReceiver, progress: BucketProgress, source: pb.ScanSource
+) -> None:
+    """A scan that had started, and no more, goes on with the token of its start, in no other state."""
+    scan_open = pb.ScanOpen(source=source, stop_at_end=source in (pb.SCAN_SOURCE_HYBRID, pb.SCAN_SOURCE_LOG))
+    receiver.begin_stream(scan_open)
+    receiver.receive(started(history=b"one", token=b"0"))
+    for _ in range(2):
+        request = receiver.begin_stream(scan_open)
+        assert (request.resume_token, request.HasField("as_of")) == (b"0", False)
+        receiver.receive(started(history=b"one"))
+    assert progress.begun == BucketPosition(log_offset=LOG_OFFSET, history=b"one", token=b"0")
+    receiver.begin_stream(scan_open)
+    with pytest.raises(DataCorrupted, match=r"two states would be mixed|lost or come twice"):
+        receiver.receive(started(log_offset=LOG_OFFSET + 1, history=b"one"))
+
+
 def test_next_stream_keeps_the_offset_when_there_is_no_token(receiver: PushReceiver) -> None:
     """A scan that had started, and no more, is opened as of the same offset; one that had not, anew."""
     receiver.begin_stream(OPEN)
@@ -220,14 +243,16 @@ def test_next_stream_must_read_the_same_history(receiver: PushReceiver) -> None:
         receiver.receive(started(row_ordinal=1, history=b"other"))
 
 
-def test_next_stream_of_another_source_begins_anew(receiver: PushReceiver, progress: BucketProgress) -> None:
-    """A snapshot has no offset to ask for: before the first row the next stream may read a newer one, and says so."""
+def test_next_stream_of_a_snapshot_without_a_token_begins_anew(
+    receiver: PushReceiver, progress: BucketProgress
+) -> None:
+    """Without a token a snapshot cannot be asked for: before the first row the next stream may read a newer one."""
     snapshot = pb.ScanOpen(source=pb.SCAN_SOURCE_SNAPSHOT)
     receiver.begin_stream(snapshot)
     receiver.receive(started(log_offset=8))
     assert receiver.begin_stream(snapshot) == snapshot
     receiver.receive(started(log_offset=9))
-    assert progress.log_offset == 9
+    assert (progress.log_offset, progress.begun) == (9, None)
 
 
 @pytest.mark.parametrize("ordinal", [0, 1, 3])
@@ -318,7 +343,8 @@ def test_what_counts_as_progress(progress: BucketProgress) -> None:
     waiting = pb.Heartbeat.STATE_WAITING_CREDIT
     steps = [
         (heartbeat(b"early"), 0),
-        (started(), 0),
+        (started(token=b"0"), 0),
+        (heartbeat(b"0"), 0),
         (heartbeat(), 0),
         (heartbeat(b"", waiting), 0),
         (first, 1),

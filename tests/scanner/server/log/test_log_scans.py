@@ -412,6 +412,27 @@ async def test_a_hybrid_resumes_in_either_half_and_at_the_boundary() -> None:
             assert seen == rows_of(scan)
 
 
+@pytest.mark.parametrize(("source", "start"), [(LOG, EARLIEST), (LOG, LATEST), (HYBRID, None)])
+async def test_the_token_of_the_start_keeps_state_and_stop(
+    source: pb.ScanSource, start: pb.LogStart | None
+) -> None:
+    """Of a scan up to the end of its log nothing was sent: it begins and ends where it was to, whatever is written."""
+    async with serving_store() as (_, client):
+        await filled(client, range(20))
+        async with open_scan(client, source=source, log_start=start, stop_at_end=True) as scan:
+            await scan.receive()
+        assert scan.started is not None
+        await write(client, write_request(sample(range(10, 30))))
+        await delete(client, 3)
+        token = scan.started.resume_token
+        async with open_scan(client, source=source, stop_at_end=True, credit=ALL, resume_token=token) as rest:
+            await rest.receive_all()
+    assert rest.log_offset == scan.log_offset
+    assert rest.end is not None
+    assert (rest.end.reason, rest.end.end_offset) == (pb.ScanEnd.REASON_STOP_OFFSET, 20)
+    assert fold(rest.batches) == expected([] if start is LATEST else range(20))
+
+
 async def test_a_hybrid_of_an_empty_table_ends_where_it_is_told() -> None:
     """The boundary comes before the end, without a single row."""
     async with serving_store() as (_, client):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,6 +12,9 @@ import pytest
 import trio
 
 import scanner
+from scanner.client.scan.push import BucketReceiver
+from scanner.client.scan.push_receiver import PushReceiver
+from scanner.errors import ServerUnavailable
 from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.server.config import ScannerConfig
 from scanner.server.retention.checkpoints import BucketCheckpoints
@@ -105,6 +109,43 @@ async def test_a_scan_that_is_cut_again_and_again(tmp_path: Path) -> None:
                     await client.checkpoint("items")
         assert sorted(found) == list(range(ROWS))
         assert batches.statistics().resumes > 2
+
+
+@pytest.mark.parametrize("kept", [True, False])
+async def test_a_scan_that_is_cut_before_its_first_row(
+    kept: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It began, and its user can know the state: it shows that one, or says that it is gone, and no newer one."""
+    cuts: list[int] = []
+    started, receive_stream = PushReceiver._started, BucketReceiver._receive_stream
+
+    def started_and_cut(self: PushReceiver, message: pb.ScanStarted) -> None:
+        started(self, message)
+        if not cuts:
+            cuts.append(message.log_offset)
+            raise ServerUnavailable("cut by the test")
+
+    async def receive_later(self: BucketReceiver) -> None:
+        if cuts:
+            for more in range(2):  # As many are kept.
+                await table.write(sample(range(ROWS, ROWS + 50 + more)))
+                await client.checkpoint("items", 0)
+            if not kept:
+                await client.compact_log("items", before=datetime.datetime.now(datetime.UTC))
+        await receive_stream(self)
+
+    monkeypatch.setattr(PushReceiver, "_started", started_and_cut)
+    monkeypatch.setattr(BucketReceiver, "_receive_stream", receive_later)
+    async with items(tmp_path, linger_s=0) as (client, table):
+        await client.checkpoint("items", 0)
+        async with table.new_scan().bucket(0).with_source("snapshot").execute() as batches:
+            if kept:
+                assert max([max(batch["id"].to_pylist()) async for batch in batches]) < ROWS
+            else:
+                with pytest.raises(scanner.SnapshotLost):
+                    await anext(batches)
+        (statistics,) = batches.statistics().buckets
+        assert [statistics.log_offset] == cuts
 
 
 async def test_a_scan_leaves_no_file_open(tmp_path: Path) -> None:
