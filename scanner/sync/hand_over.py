@@ -48,12 +48,19 @@ class HandOver(Generic[PlaceT]):
         Looked at in the portal's thread before another one is taken: a caller that is interrupted twice goes on before
         its call has ended, which may yet bring this."""
         self._passed: PlaceT | None = None
-        """How far the scan came since without a batch; None: it is not known to have come further."""
+        """How far the scan came since without a batch, so that nobody misses rows; None: it is not known to have come
+        further. What waits in `_taken` came behind it."""
         self._taking = trio.Lock()
         self._caller: dict[str, int] = {}
         """The thread that is in `next`, if one is. A dict, of which `setdefault` looks and says so in one step."""
-        self.place = place_of()
-        """As of the newest batch that the caller has got, and what without rows came behind it."""
+        self._place = place_of()
+        """As of the newest batch that the caller has got."""
+
+    @property
+    def place(self) -> PlaceT:
+        """As of the newest batch that the caller has got, and what without rows came behind it; for any thread."""
+        passed = self._passed  # Once: the caller's thread clears it.
+        return self._place if passed is None else passed
 
     @property
     def waits(self) -> bool:
@@ -94,12 +101,9 @@ class HandOver(Generic[PlaceT]):
                     # Python ends its daemons without a word. Nothing is lost with a reader, so it gets no traceback.
                     raise SystemExit from None
                 raise
-            finally:
-                if self._taken is None and self._passed is not None:
-                    self.place = self._passed  # What was passed over has no rows, so nobody misses them.
         assert self._taken is not None
         # From here on nothing in C is called, behind which Python looks for signals.
-        (batch, self.place), self._taken, self._passed = self._taken, None, None
+        (batch, self._place), self._taken, self._passed = self._taken, None, None
         return batch
 
     async def _take(self) -> None:

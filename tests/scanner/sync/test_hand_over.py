@@ -181,6 +181,50 @@ def test_a_second_thread_is_told(kind: type[Numbered]) -> None:
     assert [type(each) for each in shared.outcomes] == [trio.BusyResourceError] * BATCHES
 
 
+class Idle(ReadyNumbered):
+    """In front of each batch the scan comes further without one, and is waited for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.passed = 0
+
+    def next_nowait(self) -> pa.RecordBatch:
+        """The next one, which is there when it is asked for again."""
+        if self.passed == self.given:
+            self.passed += 1
+            raise trio.WouldBlock
+        return self._next()
+
+
+class Watched:
+    """A portal that asks how far its caller is while that waits, and when the batch is there."""
+
+    def __init__(self) -> None:
+        self.hand_over: HandOver[tuple[int, int]] | None = None
+        self.seen: list[tuple[int, int]] = []
+
+    def take(self, source: Takeable[None]) -> None:
+        """Run it as often as it takes."""
+        assert self.hand_over is not None
+        with pytest.raises(trio.WouldBlock):
+            source.take_nowait()
+        self.seen.append(self.hand_over.place)
+        source.take_nowait()
+        self.seen.append(self.hand_over.place)
+
+
+def test_the_place_moves_while_a_batch_is_waited_for() -> None:
+    """Whoever watches a scan in another thread sees what heartbeats bring, and never a batch that nobody has got."""
+    batches, watched = Idle(), Watched()
+    over = HandOver(cast("Portal", watched), batches, lambda: (batches.passed, batches.given))
+    watched.hand_over = over
+    for number in range(BATCHES):
+        assert over.place == (number, number)
+        over.next()
+    assert over.place == (BATCHES, BATCHES)
+    assert watched.seen == [(number + 1, number) for number in range(BATCHES) for _ in range(2)]
+
+
 class ClosedAtExit:
     """A portal that the end of the interpreter closes while somebody waits."""
 
