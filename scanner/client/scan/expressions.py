@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -119,7 +120,11 @@ class Column:
         """
         if isinstance(values, str | bytes) or not isinstance(values, Iterable):
             raise ArgumentInvalid(f"isin takes a list of values, not {values!r}")
-        return self._condition(Operator.IN, [literal(value) for value in values])
+        literals = [literal(value) for value in values]
+        if isinstance(values, AbstractSet):
+            # Python has the texts of a set in another order in each process, and a scan that goes on is to be the same.
+            literals.sort(key=repr)
+        return self._condition(Operator.IN, literals)
 
     def is_null(self) -> Condition:
         """The cell is null."""
