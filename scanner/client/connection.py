@@ -217,7 +217,7 @@ class Connection:
             return None
         self._token_refused = True
         return _TokenReplaced(
-            f"the server at {self._where} knows the token no more, and there is a newer one"
+            f"the server at {self._where} knows the token no more; try again, with the newer one that there is"
         )
 
     @asynccontextmanager

@@ -184,6 +184,25 @@ async def test_writer_whose_token_is_replaced(tmp_path: Path) -> None:
             assert [each.end_offset for each in await table.offsets()] == [20]
 
 
+async def test_part_whose_token_is_replaced(tmp_path: Path) -> None:
+    """Who stages batch by batch is told to try again, and that is enough: nothing of the block was staged."""
+    replaced = Replaced(tmp_path / "credentials.toml")
+    with serving(tmp_path / "data", "--credentials", tmp_path / "credentials.toml") as (process, port):
+        async with scanner.connect(f"127.0.0.1:{port}", token=replaced.token) as client:
+            table = await client.create_table("orders", ROWS.schema, ["id"], buckets=1)
+            load = table.transaction("load", 1)
+            with pytest.raises(scanner.ServerUnavailable, match="try again, with the newer one"):
+                async with load.part(0, 0) as writer:
+                    await writer.upsert(ROWS.slice(0, 10))
+                    replaced.replace()
+                    process.send_signal(signal.SIGHUP)
+                    while True:  # Until the server has read its file.
+                        await writer.upsert(ROWS.slice(10, 10))
+            async with load.part(0, 0) as writer:
+                await writer.upsert(ROWS.slice(0, 10))
+            assert (await writer.close()).rows == 10
+
+
 async def test_token_that_is_not_replaced(tmp_path: Path) -> None:
     """Where the client has no newer token, a tail ends with the error that says why."""
     replaced = Replaced(tmp_path / "credentials.toml")
