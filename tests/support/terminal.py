@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import pty
 import select
@@ -16,11 +17,25 @@ from contextlib import contextmanager
 
 WAIT_S = 100
 """Far longer than anything takes: only what will never come takes it."""
+_WEIR = ("-m", "scanner.cli")
+_ONE_BY_ONE = """
+import json, sys
+from contextlib import suppress
+from scanner.cli import main
+for words in json.loads(sys.argv[1]):
+    with suppress(SystemExit):
+        main(words)
+"""
 
 
 @contextmanager
 def on_a_terminal(
-    *words: str, columns: int = 80, lines: int = 24, kind: str = "xterm", pager: str = "cat"
+    *words: str,
+    columns: int = 80,
+    lines: int = 24,
+    kind: str = "xterm",
+    pager: str = "cat",
+    program: tuple[str, ...] = _WEIR,
 ) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
     """`weir` with a terminal for input and output; the other end is a file descriptor."""
     ours, theirs = pty.openpty()
@@ -28,7 +43,7 @@ def on_a_terminal(
     environment = {**os.environ, "TERM": kind, "PAGER": pager}
     for variable in ("COLUMNS", "LINES"):
         environment.pop(variable, None)
-    command = [sys.executable, "-m", "scanner.cli", *words]
+    command = [sys.executable, *program, *words]
     with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment) as process:
         os.close(theirs)
         try:
@@ -59,3 +74,11 @@ def shown_by(*words: str, columns: int = 80, pager: str = "cat") -> tuple[int, l
     with on_a_terminal(*words, columns=columns, pager=pager) as (process, terminal):
         seen = shown_until(terminal, None).decode()
         return process.wait(WAIT_S), seen.replace("\r\n", "\n").splitlines()
+
+
+def shown_by_all(*commands: list[str]) -> str:
+    """Run commands one after the other in one process on a terminal: all that they show."""
+    with on_a_terminal(json.dumps(commands), program=("-c", _ONE_BY_ONE)) as (process, terminal):
+        seen = shown_until(terminal, None).decode()
+        assert process.wait(WAIT_S) == 0
+        return seen

@@ -74,7 +74,7 @@ def test_a_table_that_is_written_to(tmp_path: Path, weir_here: Weir) -> None:
         assert client.list_leases() == []
         listed = weir_here("backup", destination, "--list")
         assert listed.stdout.splitlines()[-1].startswith(backup["backup_id"])
-    again = weir("restore", destination / backup["backup_id"], restored)
+    again = weir_here("restore", destination / backup["backup_id"], restored)
     assert (again.returncode, again.stderr) == (0, ""), again
     assert again.stdout.endswith(f"; start a server with: weir serve --data '{restored}'\n")
     looked = weir_here("doctor", restored)
@@ -86,19 +86,19 @@ def test_a_table_that_is_written_to(tmp_path: Path, weir_here: Weir) -> None:
         assert found.sort_by("id") == expected.sort_by("id")
 
 
-def test_an_id_of_a_lease_from_before_begins_none(tmp_path: Path) -> None:
+def test_an_id_of_a_lease_from_before_begins_none(tmp_path: Path, weir_here: Weir) -> None:
     """The restored server cannot know what became of it: LEASE_NOT_FOUND, instead of a lease of another state."""
     data, destination, restored = tmp_path / "data", tmp_path / "backups", tmp_path / "restored"
     target = scanner.LeaseTarget("orders", state="log")
     with running_server(data) as server, scanner.sync.connect(server.endpoint) as client:
         table = client.create_table("orders", SCHEMA, primary_key=["id"], buckets=1)
         table.write(rows(0, 10, "before"))
-        made = weir("backup", destination, "--data", data, "-e", server.endpoint, "--json")
+        made = weir_here("backup", destination, "--data", data, "-e", server.endpoint, "--json")
         assert (made.returncode, made.stderr) == (0, ""), made
         begun = time.monotonic()
         with client.acquire_lease(target, lease_id="job", if_absent=True, id_age_s=0) as lease:
             assert lease.offsets("orders") == {0: 10}
-    again = weir("restore", destination / json.loads(made.stdout)["backup_id"], restored)
+    again = weir_here("restore", destination / json.loads(made.stdout)["backup_id"], restored)
     assert (again.returncode, again.stderr) == (0, ""), again
     with running_server(restored) as server, scanner.sync.connect(server.endpoint) as client:
         client.table("orders").write(rows(0, 10, "after"))
@@ -108,15 +108,15 @@ def test_an_id_of_a_lease_from_before_begins_none(tmp_path: Path) -> None:
             assert lease.offsets("orders") == {0: 30}
 
 
-def test_ids_of_tables_are_not_given_again(tmp_path: Path) -> None:
+def test_ids_of_tables_are_not_given_again(tmp_path: Path, weir_here: Weir) -> None:
     """Who means a table that was made after the backup is told, where the restored server has one of its name."""
     data, destination, restored = tmp_path / "data", tmp_path / "backups", tmp_path / "restored"
     with running_server(data) as server, scanner.sync.connect(server.endpoint) as client:
         client.create_table("orders", SCHEMA, primary_key=["id"], buckets=1)
-        made = weir("backup", destination, "--data", data, "-e", server.endpoint, "--json")
+        made = weir_here("backup", destination, "--data", data, "-e", server.endpoint, "--json")
         assert (made.returncode, made.stderr) == (0, ""), made
         lost = client.create_table("items", SCHEMA, primary_key=["id"], buckets=1).table_id
-    again = weir("restore", destination / json.loads(made.stdout)["backup_id"], restored)
+    again = weir_here("restore", destination / json.loads(made.stdout)["backup_id"], restored)
     assert (again.returncode, again.stderr) == (0, ""), again
     with running_server(restored) as server, scanner.sync.connect(server.endpoint) as client:
         table = client.create_table("items", SCHEMA, primary_key=["id"], buckets=1)
@@ -125,7 +125,7 @@ def test_ids_of_tables_are_not_given_again(tmp_path: Path) -> None:
             table.new_scan().with_table_id(lost).to_arrow()
 
 
-def test_what_was_staged_before_is_missed(tmp_path: Path, kept_port: int) -> None:
+def test_what_was_staged_before_is_missed(tmp_path: Path, kept_port: int, weir_here: Weir) -> None:
     """No backup has stages: who stages on in the same attempt is told, and nothing is decided; a new one is whole."""
     data, destination, restored = tmp_path / "data", tmp_path / "backups", tmp_path / "restored"
     with contextlib.ExitStack() as stack:
@@ -134,9 +134,9 @@ def test_what_was_staged_before_is_missed(tmp_path: Path, kept_port: int) -> Non
             table = client.create_table("orders", SCHEMA, primary_key=["id"], buckets=2)
             version = table.transaction("load", 7)
             version.stage(rows(0, 10, "before"), part=0, attempt=0)
-            made = weir("backup", destination, "--data", data, "-e", server.endpoint, "--json")
+            made = weir_here("backup", destination, "--data", data, "-e", server.endpoint, "--json")
             assert (made.returncode, made.stderr) == (0, ""), made
-        again = weir("restore", destination / json.loads(made.stdout)["backup_id"], restored)
+        again = weir_here("restore", destination / json.loads(made.stdout)["backup_id"], restored)
         assert (again.returncode, again.stderr) == (0, ""), again
         with running_server(restored, port=kept_port):
             version.stage(rows(10, 5, "after"), part=0, attempt=0)
@@ -171,7 +171,7 @@ def test_what_fails_says_so(tmp_path: Path, weir_here: Weir) -> None:
     taken = weir_here("restore", backup, data)
     assert (taken.returncode, taken.stderr.count("\n")) == (1, 1)
     flip(next(backup.rglob("*.sst")), 10)
-    damaged = weir("restore", backup, tmp_path / "restored")
+    damaged = weir_here("restore", backup, tmp_path / "restored")
     assert (damaged.returncode, damaged.stdout, damaged.stderr.count("\n")) == (1, "", 1)
     assert "is damaged" in damaged.stderr
     assert not (tmp_path / "restored").exists()

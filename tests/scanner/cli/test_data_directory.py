@@ -8,6 +8,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
@@ -15,8 +16,11 @@ import pytest
 import scanner.sync
 from scanner.cli.serve import _warn_of_owner
 from scanner.errors import DataCorrupted, ScannerError, StoreFailed
-from tests.scanner.cli.test_processes import serving, weir
+from tests.scanner.cli.test_processes import serving
 from tests.support.server import running_server
+
+if TYPE_CHECKING:
+    from tests.scanner.cli.conftest import Weir
 
 pytestmark = [pytest.mark.socket, pytest.mark.rocks, pytest.mark.slow]
 
@@ -43,14 +47,14 @@ def rows_of(endpoint: str, name: str) -> int:
         return int(client.table(name).new_scan().to_arrow().num_rows)
 
 
-def refusal(data: Path) -> str:
+def refusal(data: Path, weir_here: Weir) -> str:
     """The one line with which `weir serve` refuses a data directory."""
-    served = weir("serve", "--data", data, "--port", 0)
+    served = weir_here("serve", "--data", data, "--port", 0)
     assert (served.returncode, served.stdout, served.stderr.count("\n")) == (1, "", 1), served
     return served.stderr
 
 
-def test_an_older_catalog_loses_no_table(tmp_path: Path) -> None:
+def test_an_older_catalog_loses_no_table(tmp_path: Path, weir_here: Weir) -> None:
     """A catalog that is restored from before a table: the start says so in one line, and how to get it back."""
     data = tmp_path / "our data"
     with serving(data) as (_, endpoint):
@@ -63,7 +67,7 @@ def test_an_older_catalog_loses_no_table(tmp_path: Path) -> None:
     with serving(data) as (server, endpoint):
         assert rows_of(endpoint, "one") == 3
         create(endpoint, "three")
-        listed = weir("adopt", "--data", data)
+        listed = weir_here("adopt", "--data", data)
         assert (listed.returncode, "in use by process" in listed.stderr) == (1, True)
         server.terminate()
         assert server.stderr is not None
@@ -77,15 +81,15 @@ def test_an_older_catalog_loses_no_table(tmp_path: Path) -> None:
     ]
     assert len(warnings) == 3
     assert f"weir adopt --data '{data}' 000001" in warnings[1]
-    assert "two" in weir("adopt", "--data", data).stdout
-    adopted = weir("adopt", "--data", data, "000001", "--as", "deux")
+    assert "two" in weir_here("adopt", "--data", data).stdout
+    adopted = weir_here("adopt", "--data", data, "000001", "--as", "deux")
     assert (adopted.returncode, adopted.stdout) == (0, "the catalog names table deux in 000001\n")
     with running_server(data) as server_here:
         assert [rows_of(server_here.endpoint, name) for name in ("one", "deux", "three")] == [3, 3, 3]
 
 
 @pytest.mark.parametrize("damage", ["truncated", "digit", "gone", "no FORMAT"])
-def test_a_damaged_catalog_is_made_anew(tmp_path: Path, damage: str) -> None:
+def test_a_damaged_catalog_is_made_anew(tmp_path: Path, weir_here: Weir, damage: str) -> None:
     """The start refuses it in one line, and the command of that line brings every table back."""
     data = tmp_path / "our data"
     with running_server(data) as server:
@@ -97,10 +101,10 @@ def test_a_damaged_catalog_is_made_anew(tmp_path: Path, damage: str) -> None:
     path.unlink()
     if damage in changed:
         path.write_bytes(changed[damage])
-    line = refusal(data)
+    line = refusal(data, weir_here)
     assert str(path) in line
     assert f"weir adopt --data '{data}' --rebuild" in line
-    rebuilt = weir("adopt", "--data", data, "--rebuild")
+    rebuilt = weir_here("adopt", "--data", data, "--rebuild")
     assert (rebuilt.returncode, rebuilt.stdout) == (0, "the catalog names 2 tables: one, two\n")
     with running_server(data) as server:
         assert [rows_of(server.endpoint, name) for name in ("one", "two")] == [3, 3]
@@ -108,7 +112,7 @@ def test_a_damaged_catalog_is_made_anew(tmp_path: Path, damage: str) -> None:
     assert (data / "tables" / "000002").is_dir()
 
 
-def test_one_digit_of_the_leases_is_no_other_state(tmp_path: Path) -> None:
+def test_one_digit_of_the_leases_is_no_other_state(tmp_path: Path, weir_here: Weir) -> None:
     """Whichever digit is changed in a document, the start says which file is damaged and what to do."""
     data = tmp_path / "data"
     with running_server(data) as server:
@@ -134,17 +138,19 @@ def test_one_digit_of_the_leases_is_no_other_state(tmp_path: Path) -> None:
         path.write_bytes(content)
     path = data / "documents" / "leases.json"
     path.write_bytes(path.read_bytes().replace(b'"log_offset": ', b'"log_offset": 1'))
-    assert f"{path} is damaged: its checksum is wrong; restore leases.json from a copy" in refusal(data)
+    assert f"{path} is damaged: its checksum is wrong; restore leases.json from a copy" in refusal(
+        data, weir_here
+    )
 
 
-def test_rows_are_for_their_user_only(lax_umask: None) -> None:
+def test_rows_are_for_their_user_only(lax_umask: None, weir_here: Weir) -> None:
     """Whatever the umask is, every directory is 0700 and every file 0600, RocksDB's own and later ones included."""
     with tempfile.TemporaryDirectory() as outside:
         os.chmod(outside, 0o755)
         data = Path(outside) / "data"
         with serving(data) as (_, endpoint):
             create(endpoint, "one")
-            assert weir("checkpoint", "one", "-e", endpoint).returncode == 0
+            assert weir_here("checkpoint", "one", "-e", endpoint).returncode == 0
             paths = [data, *data.rglob("*")]
             modes = {stat.S_IMODE(path.stat().st_mode) & ~0o700 for path in paths}
             assert modes == {0}

@@ -13,7 +13,7 @@ from rich.progress import Progress
 
 import scanner.sync
 from scanner.cli.doctor import _layout
-from tests.scanner.cli.test_processes import serving, weir
+from tests.scanner.cli.test_processes import serving
 from tests.support.server import running_server
 from tests.support.storage_damage import flip
 
@@ -34,7 +34,7 @@ def test_a_directory_that_was_served(tmp_path: Path, weir_here: Weir) -> None:
             table.write(ROWS)
             client.checkpoint("orders")
             table.write(ROWS.slice(0, 10))
-        served = weir("doctor", data)
+        served = weir_here("doctor", data)
         assert (served.returncode, served.stdout, served.stderr.count("\n")) == (2, "", 1)
         assert f"in use by process {server.pid}" in served.stderr
         server.kill()
@@ -45,7 +45,7 @@ def test_a_directory_that_was_served(tmp_path: Path, weir_here: Weir) -> None:
     )
     (file,) = (data / "tables" / "000000" / "0001").glob("MANIFEST-*")
     flip(file, 60)
-    damaged = weir("doctor", data)
+    damaged = weir_here("doctor", data)
     assert damaged.returncode == 1
     error, summary = damaged.stdout.splitlines()
     assert error.startswith("error tables/000000/0001: ")

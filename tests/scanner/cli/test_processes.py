@@ -21,8 +21,10 @@ import pyarrow as pa
 import pytest
 
 import scanner.sync as weir_sync
+from scanner.cli import run
 from scanner.errors import ScannerError
 from tests.support.file_limit import file_size_limit
+from tests.support.server import running_server
 
 if TYPE_CHECKING:
     from tests.scanner.cli.conftest import Weir
@@ -67,32 +69,32 @@ def csv_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def loaded(tmp_path_factory: pytest.TempPathFactory, csv_file: Path) -> Iterator[str]:
     """The address of a server that has this table in one bucket, for commands that only read."""
     with serving(tmp_path_factory.mktemp("served") / "data") as (_, endpoint):
-        assert weir("load", csv_file, "--primary-key", "id", "--buckets", 1, "-e", endpoint).returncode == 0
+        assert run(["load", str(csv_file), "--primary-key", "id", "--buckets", "1", "-e", endpoint]) == 0
         yield endpoint
 
 
-def test_load_scan_and_end(tmp_path: Path, csv_file: Path) -> None:
+def test_load_scan_and_end(tmp_path: Path, csv_file: Path, weir_here: Weir) -> None:
     """What is loaded is scanned, survives SIGTERM and a restart, and both servers end with exit code 0."""
     with serving(tmp_path / "data") as (server, endpoint):
         loaded = weir("load", csv_file, "--primary-key", "id", "-e", endpoint)
         assert (loaded.returncode, loaded.stderr.count("\n")) == (0, 1)
         assert loaded.stderr.startswith("types found: id int64, text string;")
-        scanned = weir("scan", "items", "--format", "json", "-c", "id", "-e", endpoint)
+        scanned = weir_here("scan", "items", "--format", "json", "-c", "id", "-e", endpoint)
         assert sorted(json.loads(line)["id"] for line in scanned.stdout.splitlines()) == list(range(20_000))
-        locked = weir("serve", "--data", tmp_path / "data", "--port", 0)
+        locked = weir_here("serve", "--data", tmp_path / "data", "--port", 0)
         assert (locked.returncode, locked.stdout, locked.stderr.count("\n")) == (1, "", 1)
-        in_use = weir("serve", "--data", tmp_path / "other", "--port", endpoint.rpartition(":")[2])
+        in_use = weir_here("serve", "--data", tmp_path / "other", "--port", endpoint.rpartition(":")[2])
         assert (in_use.returncode, in_use.stderr.count("\n")) == (1, 1)
         assert "in use" in in_use.stderr
         server.send_signal(signal.SIGTERM)
         assert server.wait(TIMEOUT_S) == 0
     with serving(tmp_path / "data") as (server, endpoint):
-        assert weir("scan", "items", "--format", "none", "-e", endpoint).stdout == "20000 rows\n"
+        assert weir_here("scan", "items", "--format", "none", "-e", endpoint).stdout == "20000 rows\n"
         server.send_signal(signal.SIGINT)
         assert server.wait(TIMEOUT_S) == 0
 
 
-def test_a_second_signal_ends_the_drain(tmp_path: Path, csv_file: Path) -> None:
+def test_a_second_signal_ends_the_drain(tmp_path: Path, csv_file: Path, weir_here: Weir) -> None:
     """It does not wait for the call that runs, and says so: one line, and an exit code that is not 0."""
     ends = ((signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated"))
     for number, code, says in ends:
@@ -102,7 +104,7 @@ def test_a_second_signal_ends_the_drain(tmp_path: Path, csv_file: Path) -> None:
             assert server.stderr is not None
             endpoint = server.stdout.readline().split()[-1]
             if code == 130:
-                weir("load", csv_file, "--primary-key", "id", "-e", endpoint)
+                weir_here("load", csv_file, "--primary-key", "id", "-e", endpoint)
             with weir_sync.connect(endpoint) as client:
                 scan = client.table("items").new_scan().with_credit(1000)
                 with contextlib.suppress(ScannerError), scan.execute() as batches:
@@ -112,7 +114,7 @@ def test_a_second_signal_ends_the_drain(tmp_path: Path, csv_file: Path) -> None:
                     server.send_signal(number)
                     assert server.wait(TIMEOUT_S) == code
                     assert server.stderr.read() == f"weir: {says}\n"
-    checked = weir("doctor", tmp_path / "data")
+    checked = weir_here("doctor", tmp_path / "data")
     assert (checked.returncode, checked.stdout.count(" 20000 rows")) == (0, 1), checked.stdout
 
 
@@ -288,13 +290,13 @@ def test_a_server_that_cannot_say_where_it_listens(tmp_path: Path) -> None:
         assert (done.returncode, done.stderr) == (code, says)
 
 
-def test_a_token_that_cannot_be_written(tmp_path: Path) -> None:
+def test_a_token_that_cannot_be_written(tmp_path: Path, weir_here: Weir) -> None:
     """The error names the file, and nothing is left that passes for a token in use."""
     path = tmp_path / "loader.token"
     with file_size_limit(0):
         full = weir("token", "-o", path)
     assert (full.returncode, full.stderr) == (1, f"weir: cannot write {path}: File too large\n")
-    assert weir("token", "-o", path).returncode == 0
+    assert weir_here("token", "-o", path).returncode == 0
 
 
 def test_a_current_directory_that_is_gone(tmp_path: Path) -> None:
@@ -325,21 +327,19 @@ def test_answers_that_need_no_arrow(words: list[str]) -> None:
     assert heavy & imported == set()
 
 
-def test_the_example_of_the_readme_runs_twice(tmp_path: Path) -> None:
+def test_the_example_of_the_readme_runs_twice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """What a new user copies first prints the same again."""
     text = (Path(__file__).resolve().parents[3] / "README.md").read_text(encoding="utf-8")
     (example,) = [part for part in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "sync" in part]
-    with serving(tmp_path / "data") as (_, endpoint):
+    with running_server(tmp_path / "data") as running:
+        code = compile(example.replace("127.0.0.1:9123", running.endpoint), "README.md", "exec")
         for _ in range(2):
-            done = subprocess.run(
-                [sys.executable, "-c", example.replace("127.0.0.1:9123", endpoint)],
-                capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
-            )  # fmt: skip
-            assert (done.returncode, done.stderr) == (0, "")
-            assert done.stdout.splitlines()[-1] == "2 rows"
+            exec(code, {})
+            said = capsys.readouterr()
+            assert (said.out.splitlines()[-1], said.err) == ("2 rows", "")
 
 
-def test_servers_that_are_not_weir() -> None:
+def test_servers_that_are_not_weir(weir_here: Weir) -> None:
     """One line says that what answers is something else."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
@@ -353,42 +353,40 @@ def test_servers_that_are_not_weir() -> None:
                         connection.sendall(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
 
         threading.Thread(target=answer, daemon=True).start()
-        done = weir("tables", "-e", f"127.0.0.1:{port}")
+        done = weir_here("tables", "-e", f"127.0.0.1:{port}")
         listener.shutdown(socket.SHUT_RDWR)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
     assert f"what answers at 127.0.0.1:{port} does not speak HTTP/2" in done.stderr
-    done = weir("tables", "-e", "http://127.0.0.1:9123")
+    done = weir_here("tables", "-e", "http://127.0.0.1:9123")
     assert (done.returncode, done.stderr) == (
         1,
         "weir: endpoint 'http://127.0.0.1:9123' is a URL; write 127.0.0.1:9123\n",
     )
 
 
-def test_an_output_that_is_not_unicode(tmp_path: Path) -> None:
+def test_an_output_that_is_not_unicode(loaded: str) -> None:
     """What it lacks is written out, and lines are drawn with what it has. Rows of `scan` are UTF-8 everywhere."""
-    with serving(tmp_path / "data") as (_, endpoint):
-        with weir_sync.connect(endpoint) as client:
-            client.create_table("names", pa.schema([("id", pa.int64()), ("né_日本", pa.string())]), ["id"], 1)
-        for encoding, words, shown in (
-            ("ascii", ["describe", "names"], "né_日本"),
-            ("latin-1", ["describe", "names"], "né_日本"),
-            ("ascii", ["tables"], "names"),
-            ("latin-1", ["streams"], ""),
-        ):
-            environment = os.environ | {"PYTHONIOENCODING": encoding, "PYTHONUTF8": "0"}
-            done = subprocess.run(
-                [*WEIR, *words, "-e", endpoint],
-                capture_output=True, env=environment, timeout=TIMEOUT_S, check=False,
-            )  # fmt: skip
-            assert (done.returncode, done.stderr) == (0, b"")
-            text = done.stdout.decode(encoding)
-            assert "----" in text
-            assert shown.encode(encoding, "backslashreplace").decode(encoding) in text
+    with weir_sync.connect(loaded) as client:
+        client.create_table("names", pa.schema([("id", pa.int64()), ("né_日本", pa.string())]), ["id"], 1)
+    for encoding, words, shown in (
+        ("ascii", ["describe", "names"], "né_日本"),
+        ("latin-1", ["describe", "names"], "né_日本"),
+        ("latin-1", ["streams"], ""),
+    ):
+        environment = os.environ | {"PYTHONIOENCODING": encoding, "PYTHONUTF8": "0"}
+        done = subprocess.run(
+            [*WEIR, *words, "-e", loaded],
+            capture_output=True, env=environment, timeout=TIMEOUT_S, check=False,
+        )  # fmt: skip
+        assert (done.returncode, done.stderr) == (0, b"")
+        text = done.stdout.decode(encoding)
+        assert "----" in text
+        assert shown.encode(encoding, "backslashreplace").decode(encoding) in text
 
 
-def test_a_data_directory_whose_name_is_no_text(tmp_path: Path) -> None:
+def test_a_data_directory_whose_name_is_no_text(tmp_path: Path, weir_here: Weir) -> None:
     """A server refuses it when it starts, instead of every table later, and makes nothing."""
-    done = weir("serve", "--port", 0, "--data", tmp_path / "caf\udce9")
+    done = weir_here("serve", "--port", 0, "--data", tmp_path / "caf\udce9")
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
     assert "caf\\udce9 is no text in UTF-8" in done.stderr
     assert not any(tmp_path.iterdir())

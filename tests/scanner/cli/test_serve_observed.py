@@ -7,11 +7,15 @@ import subprocess
 import sys
 import urllib.request
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
 
 import scanner.sync
+
+if TYPE_CHECKING:
+    from tests.scanner.cli.conftest import Weir
 
 pytestmark = [pytest.mark.socket, pytest.mark.rocks, pytest.mark.slow]
 
@@ -20,7 +24,7 @@ TIMEOUT_S = 100
 """Far longer than anything takes: only what will never come takes it."""
 
 
-def test_metrics_log_and_drain(tmp_path: Path) -> None:
+def test_metrics_log_and_drain(tmp_path: Path, weir_here: Weir) -> None:
     """The metrics' address is told, a scan leaves its line, and a drain by call ends the process in good order."""
     options = "--port 0 --metrics-port 0 --log-level info --data".split()
     command = [*WEIR, "serve", *options, str(tmp_path)]
@@ -39,13 +43,7 @@ def test_metrics_log_and_drain(tmp_path: Path) -> None:
                 assert table.new_scan().to_arrow().num_rows == 3
             with urllib.request.urlopen(told[1], timeout=TIMEOUT_S) as answer:
                 metrics = answer.read().decode()
-            drained = subprocess.run(
-                [*WEIR, "drain", "-e", endpoint],
-                capture_output=True,
-                text=True,
-                timeout=TIMEOUT_S,
-                check=False,
-            )
+            drained = weir_here("drain", "-e", endpoint)
             assert (drained.returncode, drained.stdout) == (0, "")
             assert process.wait(TIMEOUT_S) == 0
             log = process.stderr.read()

@@ -11,7 +11,6 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -20,7 +19,7 @@ import scanner.cli.waits
 import scanner.sync
 from scanner.cli.waits import told_of_waits
 from tests.support.server import RunningServer, running_server
-from tests.support.terminal import WAIT_S, on_a_terminal, shown_by, shown_until
+from tests.support.terminal import WAIT_S, on_a_terminal, shown_by, shown_by_all, shown_until
 
 pytestmark = [pytest.mark.socket, pytest.mark.rocks, pytest.mark.slow]
 
@@ -69,20 +68,20 @@ def test_a_pager_that_is_none(server: RunningServer, pager: str) -> None:
 def test_values_and_names_that_are_hostile(server: RunningServer) -> None:
     """Escapes of values and names are shown, not obeyed, in every format and in errors; a megabyte takes one line."""
     end = ["-e", server.endpoint]
-    for words in (
-        ["scan", "hostile", "--format", "vertical", "--limit", "1"],
-        ["scan", "hostile", "--format", "json"],
-        ["scan", "hostile", "--format", "csv"],
-        ["scan", "hostile", "-c", ESCAPE + "x"],
-        ["scan", ESCAPE],
-        ["describe", "hostile"],
-        ["tables"],
-        ["leases", "release", ESCAPE, "hostile"],
-        ["load", ESCAPE],
-    ):
-        _, lines = shown_by(*words, *end)
-        shown = "".join(lines).replace("\t", "")  # In CSV a tab is one.
-        assert not re.search(r"[\x00-\x1f\x7f-\x9f]", shown), words
+    shown = shown_by_all(
+        ["scan", "hostile", "--format", "vertical", "--limit", "1", *end],
+        ["scan", "hostile", "--format", "json", *end],
+        ["scan", "hostile", "--format", "csv", *end],
+        ["scan", "hostile", "-c", ESCAPE + "x", *end],
+        ["scan", ESCAPE, *end],
+        ["describe", "hostile", *end],
+        ["tables", *end],
+        ["leases", "release", ESCAPE, "hostile", *end],
+        ["load", ESCAPE, *end],
+    )
+    assert shown.count("weir: ") == 4, "no such column, table, lease and file"
+    # In CSV a tab is one.
+    assert re.findall(r"[\x00-\x1f\x7f-\x9f]", shown.replace("\r\n", "").replace("\t", "")) == []
     code, lines = shown_by("scan", "hostile", *end)
     assert not re.search(r"[\x00-\x1f\x7f-\x9f]", "".join(lines))
     assert (code, len(lines)) == (0, 4)
@@ -92,13 +91,12 @@ def test_values_and_names_that_are_hostile(server: RunningServer) -> None:
     assert lines[3].endswith("v…")
 
 
-@pytest.mark.parametrize("kind", ["arrow", "parquet"])
-def test_what_is_not_for_terminals(server: RunningServer, kind: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("kind", "words"), [("arrow", []), ("parquet", ["-o", "-"])])
+def test_what_is_not_for_terminals(server: RunningServer, kind: str, words: list[str]) -> None:
     """Binary formats are refused there, also under the name of standard output."""
-    for words in ([], ["-o", "-"]):
-        code, lines = shown_by("scan", "wide", "--format", kind, *words, "-e", server.endpoint)
-        assert code == 1
-        assert lines[0].startswith(f"weir: {kind} is not for a terminal")
+    code, lines = shown_by("scan", "wide", "--format", kind, *words, "-e", server.endpoint)
+    assert code == 1
+    assert lines[0].startswith(f"weir: {kind} is not for a terminal")
 
 
 def test_a_server_that_is_waited_for_is_told(server: RunningServer) -> None:
