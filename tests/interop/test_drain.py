@@ -28,6 +28,7 @@ from scanner.proto.weir.v1 import scanner_pb2 as pb
 from tests.interop.blobs import SCHEMA, TABLE
 from tests.interop.stock import SCAN_PATH, open_request, scan_method
 from tests.interop.test_tools import GRPC_FIELDS, responses
+from tests.support.server import running_server
 
 pytestmark = [pytest.mark.socket, pytest.mark.rocks, pytest.mark.slow]
 
@@ -84,7 +85,7 @@ def serving(data: Path, drain_timeout_s: float) -> Iterator[Serving]:
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A data directory with one table."""
     path = tmp_path_factory.mktemp("drain") / "data"
-    with serving(path, SHORT_S) as server, scanner.sync.connect(server.endpoint) as client:
+    with running_server(path) as server, scanner.sync.connect(server.endpoint) as client:
         table = client.create_table(TABLE, SCHEMA, primary_key=["id"], buckets=1)
         table.write(pa.table({"id": range(ROWS), "blob": [bytes(BLOB_BYTES)] * ROWS}, SCHEMA))
     return path

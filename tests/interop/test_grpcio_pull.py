@@ -13,27 +13,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from grpc_tools import protoc
 
 from tests.support.server import running_server
 
 pytestmark = [pytest.mark.socket, pytest.mark.rocks, pytest.mark.slow]
 
-PROTO_ROOT = Path(__file__).resolve().parents[2] / "scanner" / "proto"
 CLIENT = Path(__file__).with_name("stock_pull_client.py")
 BEFORE = {"session", "token", "asof"}
 """Ways that show what a whole scan just before showed."""
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def found(stubs: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """What the stranger found."""
-    stubs = tmp_path_factory.mktemp("stubs")
-    protos = [str(path) for path in PROTO_ROOT.rglob("*.proto")]
-    made = protoc.main(
-        ["protoc", f"-I{PROTO_ROOT}", f"--python_out={stubs}", f"--grpc_python_out={stubs}", *protos]
-    )
-    assert made == 0
     with running_server(tmp_path_factory.mktemp("data")) as server:
         command = [sys.executable, "-P", str(CLIENT), str(stubs), server.endpoint]
         done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False, cwd=stubs)

@@ -38,12 +38,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
         yield running
 
 
-def scan(stubs: Path, server: RunningServer, bucket: int, credit: int) -> Any:
-    """What the stranger found in one bucket."""
-    command = [sys.executable, str(CLIENT), str(stubs), server.endpoint, "numbers", str(bucket), str(credit)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False, cwd=stubs)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+def run(stubs: Path, server: RunningServer, credit: int, *buckets: int) -> subprocess.CompletedProcess[str]:
+    """The stranger."""
+    words = [str(stubs), server.endpoint, "numbers", *map(str, (credit, *buckets))]
+    command = [sys.executable, str(CLIENT), *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False, cwd=stubs)
 
 
 def our_digests(server: RunningServer) -> list[int | None]:
@@ -59,7 +58,9 @@ def our_digests(server: RunningServer) -> list[int | None]:
 @pytest.mark.parametrize("credit", [0, 50_000], ids=["window-only", "credit"])
 def test_a_stock_client_gets_every_row(stubs: Path, server: RunningServer, credit: int) -> None:
     """Both buckets together have each row once, in key order, with the digest that our client gets."""
-    found = [scan(stubs, server, bucket, credit) for bucket in range(BUCKETS)]
+    done = run(stubs, server, credit, *range(BUCKETS))
+    assert done.returncode == 0, done.stderr
+    found: list[dict[str, Any]] = [json.loads(line) for line in done.stdout.splitlines()]
 
     assert [each["status"] for each in found] == ["OK"] * BUCKETS
     assert all(each["ids"] == sorted(each["ids"]) for each in found)
@@ -72,8 +73,7 @@ def test_a_stock_client_gets_every_row(stubs: Path, server: RunningServer, credi
 
 def test_a_stock_client_reads_the_reason_of_a_refusal(stubs: Path, server: RunningServer) -> None:
     """An unknown bucket is NOT_FOUND, in one line that says what there is."""
-    command = [sys.executable, str(CLIENT), str(stubs), server.endpoint, "numbers", "7", "0"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False, cwd=stubs)
+    done = run(stubs, server, 0, 7)
 
     assert done.returncode != 0
     assert "NOT_FOUND" in done.stderr
