@@ -33,18 +33,29 @@ ITEMS = pa.table(
         "price": [900.0, 20.5, 3.0, None],
     }
 )
+TABLES = {"items", "my-items.old", "Twice", "twice"}
 Weir = Callable[..., tuple[int, str, str]]
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[RunningServer]:
-    """A server with a few tables."""
-    with running_server(tmp_path / "data") as running:
+@pytest.fixture(scope="module")
+def few_tables(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    """A server with a few tables, which no test writes to."""
+    with running_server(tmp_path_factory.mktemp("sql") / "data") as running:
         with scanner.sync.connect(running.endpoint) as client:
             client.create_table("items", ITEMS.schema, ["id"], 2).write(ITEMS)
-            for name in ("my-items.old", "Twice", "twice"):
+            for name in TABLES - {"items"}:
                 client.create_table(name, ITEMS.schema, ["id"], 1).write(ITEMS.slice(0, 1))
         yield running
+
+
+@pytest.fixture
+def server(few_tables: RunningServer) -> Iterator[RunningServer]:
+    """The same server; the tables that a test makes go with it."""
+    yield few_tables
+    with scanner.sync.connect(few_tables.endpoint) as client:
+        for table in client.tables():
+            if table.name not in TABLES:
+                client.drop_table(table.name)
 
 
 @pytest.fixture
@@ -323,10 +334,11 @@ def test_a_scan_that_fails_behind_the_first_rows_tells_our_message(
 def test_all_uses_of_a_table_see_one_state(server: RunningServer) -> None:
     """What is written after the query began is in none of its scans."""
     with scanner.sync.connect(server.endpoint) as client:
-        table = client.table("items")
-        with scans_of_one_state(client, ["items"]) as scans:
+        table = client.create_table("written", ITEMS.schema, ["id"], 2)
+        table.write(ITEMS)
+        with scans_of_one_state(client, ["written"]) as scans:
             runs = Runs()
-            dataset = ScannedTable(scans["items"], None, runs)
+            dataset = ScannedTable(scans["written"], None, runs)
             first = dataset.scanner().to_reader().read_all()
             table.write(pa.table({"id": [1, 5], "item": ["raft", "mast"], "price": [1.0, 2.0]}))
             table.delete([(2,)])

@@ -24,10 +24,12 @@ from tests.support.server import RunningServer, running_server
 pytestmark = [pytest.mark.socket, pytest.mark.rocks]
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[RunningServer]:
-    """A server in a thread of its own."""
-    with running_server(tmp_path) as running:
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    """A server in a thread of its own, with a table of 20 000 rows, about 10 MB."""
+    with running_server(tmp_path_factory.mktemp("client") / "data") as running:
+        with scanner.sync.connect(running.endpoint) as client:
+            client.create_table("items", SCHEMA, ["k"], buckets=3).write(rows(20_000, width=500))
         yield running
 
 
@@ -40,10 +42,8 @@ def client(server: RunningServer) -> Iterator[scanner.sync.Client]:
 
 @pytest.fixture
 def table(client: scanner.sync.Client) -> scanner.sync.Table:
-    """A table of 20 000 rows, about 10 MB."""
-    table = client.create_table("items", SCHEMA, ["k"], buckets=3)
-    table.write(rows(20_000, width=500))
-    return table
+    """Its table, which has as many rows after each test."""
+    return client.table("items")
 
 
 def threads() -> list[str]:
@@ -91,7 +91,7 @@ def test_pandas_gets_every_digit_of_integers_beside_nulls(server: RunningServer)
 def test_statistics_outlive_the_scan(server: RunningServer) -> None:
     """What a scan did can be asked for after the scan and the client are gone."""
     with scanner.sync.connect(server.endpoint) as client:
-        table = client.create_table("t", SCHEMA, ["k"])
+        table = client.create_table("outlived", SCHEMA, ["k"])
         assert table.write(rows(10)).rows == 10
         with table.new_scan().execute() as batches:
             assert sum(batch.num_rows for batch in batches) == 10
@@ -314,3 +314,4 @@ def test_deletes_and_offsets(table: scanner.sync.Table) -> None:
     result = table.delete([(1,), (2,)])
     assert result.rows == 2
     assert sum(each.end_offset for each in table.offsets()) == sum(each.end_offset for each in before) + 2
+    table.write(rows(2, first=1))

@@ -34,20 +34,28 @@ CREDIT = 300_000
 """Far less than the table's 10 MB."""
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[RunningServer]:
-    """A server in a thread of its own."""
-    with running_server(tmp_path) as running:
+def make_table(client: scanner.sync.Client) -> scanner.sync.Table:
+    """A table of 20 000 rows, about 10 MB."""
+    table = client.create_table("items", SCHEMA, ["k"], buckets=3)
+    table.write(rows(ROWS, width=500))
+    return table
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    """A server with such a table, in a thread of its own."""
+    with running_server(tmp_path_factory.mktemp("scan") / "data") as running:
+        with scanner.sync.connect(running.endpoint) as client:
+            make_table(client)
         yield running
 
 
 @pytest.fixture
 def table(server: RunningServer) -> Iterator[scanner.sync.Table]:
-    """A table of 20 000 rows, about 10 MB."""
+    """Its table, by a client of its own; no test leaves another state, or a scan."""
     with scanner.sync.connect(server.endpoint) as client:
-        table = client.create_table("items", SCHEMA, ["k"], buckets=3)
-        table.write(rows(ROWS, width=500))
-        yield table
+        yield client.table("items")
+    server.wait_until(lambda it: it.statistics().push_scans_open == 0)
 
 
 @pytest.fixture
@@ -70,6 +78,7 @@ def test_pyarrow_reads_a_scan_as_often_as_it_likes(
     assert (keys_of(first), first.schema) == (list(range(ROWS)), scan.schema)
     table.delete([(0,)])
     assert keys_of(pa.table(scan)) == list(range(1, ROWS))
+    table.write(rows(1, width=500))
 
 
 def test_polars_reads_a_scan(scan: scanner.sync.Scan) -> None:
@@ -128,9 +137,7 @@ def test_a_stream_dropped_half_way_ends_the_scan(server: RunningServer, consumer
     """The server's snapshot is released as soon as the consumer lets the stream go, and no thread is left."""
     before = threads()
     with scanner.sync.connect(server.endpoint) as client:
-        table = client.create_table("items", SCHEMA, ["k"], buckets=3)
-        table.write(rows(ROWS, width=500))
-        scan = table.new_scan().with_credit(CREDIT)
+        scan = client.table("items").new_scan().with_credit(CREDIT)
         stream = pa.RecordBatchReader.from_stream(scan)
         if consumer == "duckdb":
             stream = duckdb.connect().from_arrow(scan).to_arrow_reader(1_000)
@@ -171,9 +178,7 @@ def test_a_failure_in_mid_stream_is_an_error_with_its_message(tmp_path: Path, co
         server = stack.enter_context(running_server(tmp_path))
         running = stack.pop_all()
         with scanner.sync.connect(server.endpoint, retries=0) as client:
-            table = client.create_table("items", SCHEMA, ["k"], buckets=3)
-            table.write(rows(ROWS, width=500))
-            with table.new_scan().with_credit(CREDIT).execute() as batches:
+            with make_table(client).new_scan().with_credit(CREDIT).execute() as batches:
                 assert next(batches).num_rows > 0
                 running.close()
                 with pytest.raises(error) as raised:
@@ -187,9 +192,7 @@ def test_a_failure_stays_one(tmp_path: Path) -> None:
     """A reader raises what the scan raised, of its own class, and again when it is asked again."""
     with running_server(tmp_path) as server:
         client = scanner.sync.connect(server.endpoint, retries=0)
-        table = client.create_table("items", SCHEMA, ["k"], buckets=3)
-        table.write(rows(ROWS, width=500))
-        reader = table.new_scan().with_credit(CREDIT).to_batches()
+        reader = make_table(client).new_scan().with_credit(CREDIT).to_batches()
         assert next(reader).num_rows > 0
     with client:
         with pytest.raises(ScannerError) as first:
