@@ -87,12 +87,16 @@ class IdleTails:
                 continue
             await self._refresh_floor(round(self._interval_s * _FLOOR_AGE * 1_000_000))
             for tails in list(self._tails.values()):
-                due = self._due(tails, silent_since)
-                for begin in range(0, len(due), _BEATS_IN_TURN):
-                    for tail in due[begin : begin + _BEATS_IN_TURN]:
-                        if tail in tails:
-                            tail.beat()
-                    await pass_turn()
+                await self._beat(tails, silent_since)
+
+    async def _beat(self, tails: dict[IdleTail, None], silent_since: float) -> None:
+        # Not in `run`, which would hold the last of them, and their connection, until others are due.
+        due = self._due(tails, silent_since)
+        for begin in range(0, len(due), _BEATS_IN_TURN):
+            for tail in due[begin : begin + _BEATS_IN_TURN]:
+                if tail in tails:
+                    tail.beat()
+            await pass_turn()
 
     @staticmethod
     def _due(tails: dict[IdleTail, None], silent_since: float) -> list[IdleTail]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -56,6 +57,22 @@ async def pass_time(clock: trio.testing.MockClock, seconds: int) -> None:
     for _ in range(seconds):
         clock.jump(1.0)
         await trio.testing.wait_all_tasks_blocked()
+
+
+async def test_tails_that_are_over_are_not_held(
+    mock_clock: trio.testing.MockClock, nursery: trio.Nursery
+) -> None:
+    """By the timer that has woken them, though no other tail is due ever after: with them goes their connection."""
+    tails = IdleTails(INTERVAL_S, Floor().refresh)
+    nursery.start_soon(tails.run)
+    await trio.testing.wait_all_tasks_blocked()
+    idle = [Tail(trio.current_time()) for _ in range(2)]
+    with tails.idle(1, idle[0]), tails.idle(1, idle[1]):
+        await pass_time(mock_clock, 30)
+    assert [len(tail.beats) for tail in idle] == [1, 1]
+    over = [weakref.ref(tail) for tail in idle]
+    idle.clear()
+    assert [tail() for tail in over] == [None, None]
 
 
 async def test_no_idle_tail_is_silent_for_longer_than_its_interval(
