@@ -64,10 +64,13 @@ class ParkTimer:
             self._wake = trio.Event()
             with trio.move_on_at(self._wakes_at):
                 await self._wake.wait()
-            now = trio.current_time()
-            for scan in [scan for scan, at in self._due.items() if at <= now]:
-                self.end(scan)
-                scan.park()
+            self._park_due(trio.current_time())
+
+    def _park_due(self, now: float) -> None:
+        # Not in `run`, which would hold the last of them, and its connection, until another one is due.
+        for scan in [scan for scan, at in self._due.items() if at <= now]:
+            self.end(scan)
+            scan.park()
 
 
 class _Waiting(AbstractContextManager[None]):

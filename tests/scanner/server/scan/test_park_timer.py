@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -49,6 +50,18 @@ async def test_a_scan_that_waits_too_long_is_parked_once(autojump_clock: trio.te
         nursery.start_soon(wait, timer, never, math.inf, 60)
     assert [at - start for at in long.parked_at] == [5]
     assert short.parked_at == never.parked_at == []
+
+
+async def test_a_scan_that_is_over_is_not_held(autojump_clock: trio.testing.MockClock) -> None:
+    """By the timer that has parked it, though nobody waits too long ever after: with it goes its connection."""
+    scan = Scan()
+    over = weakref.ref(scan)
+    async with running() as timer:
+        timer.begin(scan, trio.current_time() + 5)
+        await trio.sleep(60)
+        assert scan.parked_at
+        del scan
+        assert over() is None
 
 
 async def test_the_earliest_is_first(autojump_clock: trio.testing.MockClock) -> None:
