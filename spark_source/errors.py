@@ -162,9 +162,6 @@ class PlainErrors:
     ) -> None:
         if isinstance(error, ScannerError | SourceError):
             _logger.debug("%s", error, exc_info=error)
-            del traceback
-            try:
-                raise error.with_traceback(None) from None
-            finally:
-                # Else its traceback holds this frame, which holds it, and all that the other frames hold.
-                del error
+            assert traceback is not None
+            traceback.tb_next = None  # The frame of the block is left. To raise it here would add this one.
+            error.__cause__ = None
