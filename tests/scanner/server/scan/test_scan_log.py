@@ -50,6 +50,9 @@ async def test_each_scan_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
     )
     assert first["principal"] == "anonymous"
     assert first["stalls"].startswith("running:")
+    as_json = next(each.args for each in caplog.records if each.name == "weir.scans")
+    assert isinstance(as_json, dict)
+    assert [type(as_json[name]) for name in ("rows", "bytes", "seconds")] == [int, int, float]
     assert (second["reason"], third["reason"]) == ("cut_off", "table_not_found")
     assert ended == {"exhausted": 1, "cut_off": 1, "table_not_found": 1}
 
