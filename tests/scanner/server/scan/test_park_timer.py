@@ -58,7 +58,8 @@ async def test_a_scan_that_is_over_is_not_held(autojump_clock: trio.testing.Mock
     over = weakref.ref(scan)
     async with running() as timer:
         timer.begin(scan, trio.current_time() + 5)
-        await trio.sleep(60)
+        with trio.move_on_after(60):
+            await trio.sleep_forever()
         assert scan.parked_at
         del scan
         assert over() is None
