@@ -168,19 +168,25 @@ class AsOfScan:
             if live.unfinished:
                 return live
             self._keys_of = live.keys_of
-            self._live_ended = not len(live)
+            self._live_ended = live.last or not len(live)
             next_key = self._past.next_key
             if live.last_key is not None:
                 self._touched = next_key is not None and next_key <= live.last_key
                 if not self._touched:
+                    live.last = self._used_up
                     return live
                 self._bound = live.last_key
                 self._keys, self._rows = live.keys_of(live.rows), live.rows
-        if self._live_ended and self._past.next_key is None:
+        if self._used_up:
             self._past.close()
             return Rows([], self._keys_of)
         self._merge()
         return None
+
+    @property
+    def _used_up(self) -> bool:
+        """Whether there is nothing left to merge."""
+        return self._live_ended and self._bound is None and self._past.next_key is None
 
     def _merge(self) -> None:
         """Merge the next piece of the overlay with the live rows up to the same key."""
@@ -201,7 +207,7 @@ class AsOfScan:
         ends = list(accumulate(map(len, islice(self._ready, rows_max))))
         count = max(1, bisect_right(ends, bytes_max))
         rows, self._ready = self._ready[:count], self._ready[count:]
-        return Rows(rows, self._keys_of)
+        return Rows(rows, self._keys_of, last=not self._ready and self._used_up)
 
 
 def overlaid(keys: list[bytes], rows: list[bytes], entries: Entries) -> list[bytes]:

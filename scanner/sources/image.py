@@ -63,11 +63,13 @@ class RowsRead:
         unfinished: That is not the end.
     """
 
-    __slots__ = ("_rows", "unfinished")
+    __slots__ = ("_rows", "last", "unfinished")
 
     def __init__(self, rows: StoredRows | None = None, *, unfinished: bool = False) -> None:
         self._rows = rows
         self.unfinished = unfinished
+        self.last = False
+        """Nothing follows; see `ReadRows`."""
 
     def __len__(self) -> int:
         return 0 if self._rows is None else len(self._rows)
@@ -219,7 +221,10 @@ class ImageScan:
             raise StoreClosed(f"this scan of an image as of {self.log_offset} was closed")
         if self._rest is None:
             try:
-                return self._read(rows_max, bytes_max)
+                read = self._read(rows_max, bytes_max)
+                if len(read):
+                    read.last = self._used_up
+                return read
             except ImageDamaged as error:
                 self._give_up(error)
         if self._rows is None:
@@ -235,6 +240,13 @@ class ImageScan:
             self._changes.close()
         if self._rows is not None:
             self._rows.close()
+
+    @property
+    def _used_up(self) -> bool:
+        """Whether the end of the range was reached, and no change is left; the changes are ready."""
+        if self._open is not None or (self._changes is not None and self._changes.next_key is not None):
+            return False
+        return self._image is None or self._next == len(self._image) or self._is_past_end(self._image)
 
     def _read(self, rows_max: int, bytes_max: int) -> RowsRead:
         if self._changes is not None and not self._changes.ready:

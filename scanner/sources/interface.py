@@ -96,6 +96,10 @@ class ReadRows(Protocol):
         """There are no rows yet, but this is not the end: read again."""
 
     @property
+    def last(self) -> bool:
+        """Nothing follows them: the next read gives no rows. False: not known."""
+
+    @property
     def block(self) -> StoredRows:
         """The rows."""
 

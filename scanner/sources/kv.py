@@ -190,12 +190,12 @@ class KvSource:
         if self._rows_left is not None and not self._filter:
             rows_max = min(rows_max, self._rows_left)
         read = self._scan.read(rows_max, min(bytes_max or self._block_bytes_max, self._block_bytes_max))
-        if not len(read):
-            if not read.unfinished:
-                self._exhausted = True
-                self._scan.close()
+        block = self._decode(read.block) if len(read) else None
+        if read.last or (block is None and not read.unfinished):
+            self._exhausted = True
+            self._scan.close()
+        if block is None:
             return
-        block = self._decode(read.block)
         if self._rows_left is not None:
             self._cut_to_limit(block, self._rows_left)
             self._rows_left -= block.passing.num_rows

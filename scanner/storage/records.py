@@ -239,14 +239,18 @@ class Rows:
         keys_of: Works out the keys of stored rows.
         unfinished: There are no rows yet, but this is not the end: the scan had work to do before its first
             row and did a piece of it. Read again.
+        last: Nothing follows them, and that was proven; the next read gives no rows. False: not known.
     """
 
-    __slots__ = ("_block", "_last_key", "_rows", "keys_of", "unfinished")
+    __slots__ = ("_block", "_last_key", "_rows", "keys_of", "last", "unfinished")
 
-    def __init__(self, rows: list[bytes] | RowBlock, keys_of: KeysOf, *, unfinished: bool = False) -> None:
+    def __init__(
+        self, rows: list[bytes] | RowBlock, keys_of: KeysOf, *, unfinished: bool = False, last: bool = False
+    ) -> None:
         self._rows = rows if isinstance(rows, list) else None
         self._block = rows if isinstance(rows, RowBlock) else None
         self.unfinished = unfinished
+        self.last = last
         self.keys_of = keys_of
         self._last_key: bytes | None = None
 

@@ -60,10 +60,12 @@ def items_of(rows: list[bytes]) -> list[tuple[int, str | None]]:
 
 
 def drain(scan: BucketScan, rows_max: int = 7, bytes_max: int = 1 << 20) -> list[tuple[int, str | None]]:
-    """Read a scan to its proven end."""
+    """Read a scan to its proven end; no row comes behind those that are said to be the last ones."""
     rows: list[bytes] = []
+    last = False
     while read := scan.read(rows_max, bytes_max):
-        rows += read.rows
+        assert not last
+        rows, last = rows + read.rows, read.last
     return items_of(rows)
 
 

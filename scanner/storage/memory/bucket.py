@@ -509,9 +509,10 @@ class MemoryScan:
                 break
             rows.append(row)
         self._position += len(rows)
-        if not rows:
+        last = self._position == len(self._rows)
+        if last:
             self._among.discard(self)
-        return Rows(rows, self._keys_of)
+        return Rows(rows, self._keys_of, last=last)
 
     def close(self) -> None:
         """See `BucketScan.close`."""

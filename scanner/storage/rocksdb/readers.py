@@ -79,6 +79,10 @@ class RowReader(Protocol):
         """Release RocksDB. Idempotent."""
 
     @property
+    def ended(self) -> bool:
+        """Whether `next_rows` has given fewer rows than it was asked for: there are no more, if `prove_end` says so."""
+
+    @property
     def iterators(self) -> int:
         """RocksDB iterators that this reader alone holds."""
 
@@ -229,6 +233,11 @@ class ValuesReader:
         self._checked = checked
         self._range = key_range
         self._keys_of = keys_of
+
+    @property
+    def ended(self) -> bool:
+        """See `RowReader.ended`."""
+        return self._values is None
 
     @property
     def iterators(self) -> int:

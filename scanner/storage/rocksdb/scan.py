@@ -81,15 +81,16 @@ class RocksScan:
         """See `BucketScan.read`."""
         if self._error is not None:
             raise self._error.with_traceback(None)
+        rows = _NO_ROWS
         try:
             rows = self._read(rows_max, bytes_max)
-            if not len(rows) and self._reader is not None:
-                self._reader.prove_end(self._last_row)
-                self._release()
+            self._prove_end()
         except ScannerError as error:
             self._fail(error)
-            raise
-        return Rows(rows, self._keys_of)
+            if not len(rows):
+                raise
+        # Where the proof has failed, these rows are good all the same, and the next read says so.
+        return Rows(rows, self._keys_of, last=self._reader is None and self._error is None)
 
     def close(self) -> None:
         """See `BucketScan.close`."""
@@ -101,6 +102,12 @@ class RocksScan:
         self._ahead = _NO_ROWS
         self._unjoined = []
         self._release()
+
+    def _prove_end(self) -> None:
+        """Release RocksDB if all rows were read and given."""
+        if self._reader is not None and self._reader.ended and not (len(self._ahead) or self._unjoined):
+            self._reader.prove_end(self._last_row)
+            self._release()
 
     def _release(self) -> None:
         if self._reader is not None:

@@ -227,12 +227,11 @@ def test_a_filter_that_drops_everything_returns_after_every_block(open_source: O
     """Each step is bounded and moves the position, though there is nothing to take."""
     source = open_source(predicates=(Predicate("id", Operator.LESS, (0,)),), block_rows_max=50)
     for block in range(1, 5):
+        assert source.end is None
         source.step()
         assert source.take(ANY, ANY) is None
         assert source.pending_bytes == 0
         assert source.digest == stored_digest(STORE, range(50 * block))
-    assert source.end is None
-    source.step()
     assert source.end is EndReason.EXHAUSTED
 
 

@@ -128,6 +128,17 @@ def test_a_range_has_its_start_and_not_its_end(
     assert len(drain(bucket.open_snapshot().scan(key_range), rows_max=2)) == expected
 
 
+@pytest.mark.parametrize("high", [None, 10])
+def test_a_read_that_asks_for_more_than_there_is_proves_the_end(store: Store, high: int | None) -> None:
+    """It says so with the last rows: a short scan is one read, and holds nothing behind it."""
+    bucket = store.bucket("items", 0)
+    bucket.commit([puts([(number, "x") for number in range(10)]), puts([(20, "y")] * (high is not None))])
+    scan = bucket.open_snapshot().scan(KeyRange(end=b"" if high is None else item_key(high)))
+    read = scan.read(20, 1 << 20)
+    assert (len(read), read.last) == (10, True)
+    assert not scan.read(20, 1 << 20)
+
+
 def test_last_key_is_the_key_of_the_last_row(store: Store) -> None:
     """What a read yields knows the key to continue from."""
     bucket = store.bucket("items", 0)

@@ -14,6 +14,7 @@ from scanner.data.keys import ALL_KEYS, KeyRange
 from scanner.errors import DataCorrupted, ScannerError, StoreFailed
 from scanner.storage.group_states import GroupState
 from scanner.storage.rocksdb.config import Compression, StorageConfig
+from scanner.storage.rocksdb.readers import CheckedIterator
 from scanner.storage.rocksdb.store import RocksStore
 from tests.support.storage_damage import chunk_key, delete_change, file_with, flip
 from tests.support.storage_tables import (
@@ -128,18 +129,29 @@ def test_a_damaged_before_image_refuses_the_commit_and_changes_nothing(tmp_path:
         assert bucket.commit([[put(1, "new")]]) == [(_ROWS, _ROWS + 2)]
 
 
-def test_a_read_that_fails_only_once_is_found_too(tmp_path: Path) -> None:
-    """The bulk iterator stops silently; if the proof can read on, rows were missed, and that is an error."""
+def test_a_read_that_fails_only_once_is_found_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bulk iterator stops silently; if the proof can read on, rows were missed, and that is an error.
+
+    The rows in front of it are good, and come first.
+    """
     _make(tmp_path)
     path, at = file_with(tmp_path, b"row 002500")
     flip(path, at)
+    require_end = CheckedIterator.require_end
+
+    def require_end_later(checked: CheckedIterator, last_key: bytes | None, key_range: KeyRange) -> None:
+        flip(path, at)
+        require_end(checked, last_key, key_range)
+
+    monkeypatch.setattr(CheckedIterator, "require_end", require_end_later)
     with RocksStore.open(tmp_path, _CONFIG) as store:
         scan = store.bucket("items", 0).open_snapshot().scan()
-        rows = scan.read(_ROWS, 1 << 30).rows
-        assert 0 < len(rows) < 2501
-        flip(path, at)
-        with pytest.raises(DataCorrupted, match="a read failed before key"):
-            scan.read(_ROWS, 1 << 30)
+        read = scan.read(_ROWS, 1 << 30)
+        assert 0 < len(read) < 2501
+        assert not read.last
+        for _ in range(2):
+            with pytest.raises(DataCorrupted, match="a read failed before key"):
+                scan.read(_ROWS, 1 << 30)
 
 
 def test_a_damaged_log_record_is_an_error_of_the_read(tmp_path: Path) -> None:
