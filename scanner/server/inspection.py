@@ -35,6 +35,7 @@ from scanner.storage.rocksdb.data_directory import (
     FORMAT_NAME,
     IMAGES_NAME,
     LOCK_NAME,
+    LOST_AND_FOUND_NAME,
     TABLES_NAME,
     bucket_name,
     checkpoints_directory,
@@ -213,9 +214,12 @@ class Inspection:
 
     def _access(self) -> Iterator[Finding]:
         """Who else than the server's user may look at rows, and what that user may not."""
+        # It is root's, and may be open: both are as they should be.
+        not_ours = self._path / LOST_AND_FOUND_NAME
         with disk_errors(self._path):
             root = self._path.stat()
-            paths = [self._path, *self._path.rglob("*")]
+            within = (path for path in self._path.rglob("*") if not path.is_relative_to(not_ours))
+            paths = [self._path, *within]
             modes = [path.lstat() for path in paths]
         exposed = [
             path

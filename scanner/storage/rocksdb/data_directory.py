@@ -56,7 +56,7 @@ IMAGES_NAME: Final = "images"
 
 NUMBERED: Final = re.compile(r"(\d{6,10})(\..*)?")
 """Names that begin with a table's id, as table directories and copies of them do."""
-_OF_THE_FILE_SYSTEM: Final = "lost+found"
+LOST_AND_FOUND_NAME: Final = "lost+found"
 """What ext4 has in the root of a volume; people mount volumes for data and for backups."""
 _FORMAT_CONTENT = b"A data directory of weir. Do not change anything in it by hand; see docs/operating.md.\n"
 
@@ -323,6 +323,6 @@ def entries_of(directory: Path) -> list[Path]:
     """
     with disk_errors(directory):
         try:
-            return sorted(each for each in directory.iterdir() if each.name != _OF_THE_FILE_SYSTEM)
+            return sorted(each for each in directory.iterdir() if each.name != LOST_AND_FOUND_NAME)
         except (FileNotFoundError, NotADirectoryError):
             return []

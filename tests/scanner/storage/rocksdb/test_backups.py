@@ -83,7 +83,7 @@ def test_volumes_of_their_own(tmp_path: Path) -> None:
     data, destination, restored = (tmp_path / name for name in ("data", "backups", "restored"))
     for volume in (data, destination, restored):
         volume.mkdir(0o700)
-        (volume / "lost+found").mkdir(0o700)
+        (volume / "lost+found").mkdir(0o755)
     with RocksStore.open(data) as store:
         store.create_table(one_bucket("items"))
         store.bucket("items", 0).commit([[put(1, "one")]])
