@@ -281,9 +281,9 @@ def _load(table: Table, source: RowFile, file: Path, created: bool) -> int:
         _require_columns(table.description, source.schema, file)
         with _progress(table.name, source.rows) as show, table.open_writer(advance) as writer:
             for batch in source.batches():
-                _require_keys(table.description, batch, rows_before, file)
-                repeated.add(batch)
-                writer.write(batch)
+                with _numbering_rows(table.description, batch, rows_before, file):
+                    repeated.add(batch)
+                    writer.write(batch)
                 rows_before += batch.num_rows
     except BaseException as error:
         unwritten = created and not acknowledged
@@ -372,12 +372,19 @@ def _require_columns(table: TableDescription, schema: pa.Schema, file: Path) -> 
         fail(f"table {table.name} has no column {', '.join(extra)}, which {file} has; choose another --table")
 
 
-def _require_keys(table: TableDescription, batch: pa.RecordBatch, rows_before: int, file: Path) -> None:
-    for name in table.primary_key:
-        column = batch.column(name)
-        if column.null_count:
-            row = rows_before + column.is_null().index(True).as_py() + 1
-            fail(f"{file}: primary key column {name!r} is null in row {row}; every row needs a key")
+@contextmanager
+def _numbering_rows(
+    table: TableDescription, batch: pa.RecordBatch, rows_before: int, file: Path
+) -> Iterator[None]:
+    """Where rows do not fit, name them as a person counts those of the file, from 1."""
+    try:
+        yield
+    except (KeyInvalid, SchemaMismatch):
+        try:
+            table.conform(batch, first_row=rows_before + 1)
+        except (KeyInvalid, SchemaMismatch) as error:
+            fail(f"{file}: {error}")
+        raise
 
 
 @contextmanager

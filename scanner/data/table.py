@@ -255,12 +255,12 @@ def _conform(
     columns = [cast_exactly(batch.column(name), schema.field(name), first_row) for name in schema.names]
     for field, column in zip(schema, columns, strict=True):
         if column.null_count and not field.nullable:
+            row = first_row + column.is_null().index(True).as_py()
             if field.name in primary_key:
-                row = first_row + column.is_null().index(True).as_py()
                 raise KeyInvalid(
                     f"primary key column {field.name!r} is null in row {row}; give every row a key"
                 )
-            raise SchemaMismatch(f"column {field.name!r} must not be null, and {column.null_count} rows are")
+            raise SchemaMismatch(f"column {field.name!r} must not be null, and is in row {row}")
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 

@@ -341,7 +341,7 @@ def test_a_load_that_fails_counts_what_may_be_there(
     rows = [ids, pa.nulls(len(ids), pa.string()), pa.nulls(len(ids), pa.float64())]
     pq.write_table(pa.table(rows, ["id", "name", "price"]), path)
     message = one_line(command("load", path))
-    assert message.endswith("null in row 8193; every row needs a key (0 to 8192 rows were loaded before)")
+    assert message.endswith("null in row 8193; give every row a key (0 to 8192 rows were loaded before)")
 
     def add(self: RepeatedKeys, batch: pa.RecordBatch) -> None:
         if batch.num_rows == 1:
@@ -350,6 +350,22 @@ def test_a_load_that_fails_counts_what_may_be_there(
     monkeypatch.setattr(RepeatedKeys, "add", add)
     pq.write_table(pa.table([pa.array(range(8193)), *rows[1:]], ["id", "name", "price"]), path)
     assert one_line(command("load", path)) == "weir: it is too long (0 to 8192 rows were loaded before)"
+
+
+@pytest.mark.parametrize("key", ["id", "n"])
+def test_a_value_that_does_not_fit_is_named_by_its_row_of_the_file(
+    command: Weir, tmp_path: Path, never_slow: None, key: str
+) -> None:
+    """Rows are written some thousands at a time, and counted from 1. A key is looked at before the rest of its row."""
+    path = tmp_path / "far.parquet"
+    rows = 8200
+    numbers = pa.array([*range(rows - 1), 2**63], pa.uint64())
+    pq.write_table(pa.table({"id": range(rows), "n": numbers}), path)
+    message = one_line(command("load", path, "-k", key, "--types", "n=int64"))
+    assert message.startswith(
+        f"weir: {path}: column 'n' is uint64 and cannot be stored as int64: row {rows} holds {2**63},"
+    )
+    assert "far" not in command("tables")[1]
 
 
 def test_a_load_whose_server_is_gone_does_not_wait_for_it_twice(
@@ -488,7 +504,7 @@ def test_load_that_fails_drops_its_table_unless_others_wrote_to_it(
     """A load that fails before its first row takes back the table that it made, and never the rows of others."""
     path = tmp_path / "shared.csv"
     path.write_text('id,n\n"",1\n')
-    assert "every row needs a key" in one_line(
+    assert "give every row a key" in one_line(
         command("load", path, "-k", "id", "--types", "id=int64,n=int64")
     )
     with scanner.sync.connect(server.endpoint) as client:
@@ -498,7 +514,7 @@ def test_load_that_fails_drops_its_table_unless_others_wrote_to_it(
             client.table("shared").write(pa.table({"id": [1], "n": [1]}))
             raise KeyInvalid("no key")
 
-        monkeypatch.setattr("scanner.cli.data._require_keys", check)
+        monkeypatch.setattr("scanner.cli.data._require_columns", check)
         assert "no key" in one_line(command("load", path, "-k", "id", "--types", "id=int64,n=int64"))
         assert client.table("shared").new_scan().to_arrow().num_rows == 1
     assert command("drop", "shared", "--yes")[0] == 0
@@ -527,7 +543,7 @@ def test_a_load_that_does_not_add_up_fails(
         def check(*_: object) -> None:
             client.table("counted").write(pa.table({"id": [1], "n": [0]}))
 
-        monkeypatch.setattr("scanner.cli.data._require_keys", check)
+        monkeypatch.setattr("scanner.cli.data._require_columns", check)
         told = one_line(command("load", path, "-k", "id", "--types", "id=int64,n=int64"))
     assert "of 3 rows, 1 of them with the key of an earlier one, 3 were acknowledged and 1 were new" in told
     assert "somebody else writes to it, or rows are missing" in told
