@@ -11,6 +11,7 @@ from __future__ import annotations
 import datetime
 import decimal
 import re
+import reprlib
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final, TypeAlias
@@ -94,9 +95,8 @@ def literal(value: object) -> LiteralValue:
     """
     if isinstance(value, np.datetime64):
         return Temporal(str(value))
-    item = getattr(value, "item", None)
-    if callable(item) and not isinstance(value, bytes | str):
-        value = item()
+    if isinstance(value, np.generic) and not isinstance(value, bytes | str):
+        value = value.item()
     match value:
         case str():
             return _encodable(value)
@@ -111,8 +111,8 @@ def literal(value: object) -> LiteralValue:
         case decimal.Decimal() if value.is_finite():
             return decimal_literal(value)
     raise ArgumentInvalid(
-        f"a {type(value).__name__} ({value!r}) cannot be compared with a column; "
-        "use bool, int, float, str, bytes, Decimal, date or datetime, and is_null() for nulls"
+        f"a {type(value).__name__} ({reprlib.repr(value)}) cannot be compared with a column; "
+        "use bool, int, float, str, bytes, Decimal, date or datetime, is_null() for nulls, isin() for several values"
     )
 
 

@@ -257,9 +257,15 @@ def test_values_that_cannot_travel_are_refused() -> None:
         Decimal("NaN"),
         Decimal("1e10000"),
         np.datetime64("NaT", "us"),
+        np.arange(2),
     ):
         with pytest.raises(ArgumentInvalid):
             literal(value)
+    with pytest.raises(
+        ArgumentInvalid, match=r"a list \(\[0, 1, .* cannot be compared with a column.* isin"
+    ) as refused:
+        literal([*range(10_000)])
+    assert len(str(refused.value)) < 300
     assert literal(np.int32(5)) == 5
     assert literal(2**64) == Decimal(2**64)
     assert type(literal(np.float32(0.5))) is float
