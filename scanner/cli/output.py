@@ -201,10 +201,10 @@ class _ParquetRows:
         try:
             with self._sink.calling():
                 self._writer = pq.ParquetWriter(self._sink, schema, write_page_checksum=True)
-        except OSError as error:
-            if error.errno is not None:
+        except (OSError, pa.ArrowNotImplementedError) as error:
+            if getattr(error, "errno", None) is not None:
                 raise
-            # Not of the file: it has no decimals with a negative scale, or one above the precision.
+            # Not of the file: it has no decimals with a negative scale, or one above the precision, and no intervals.
             fail(f"Parquet cannot hold these columns: {error}; choose --format arrow")
 
     def write(self, batch: pa.RecordBatch) -> None:

@@ -300,8 +300,10 @@ def test_parquet_refuses_what_it_cannot_hold() -> None:
         open_rows("parquet", io.BytesIO(), batch.schema).write(batch)
 
 
-@pytest.mark.parametrize("kind", [pa.decimal128(2, -2), pa.decimal128(3, 5)])
-def test_parquet_refuses_decimals_that_it_has_not(kind: pa.DataType) -> None:
+@pytest.mark.parametrize(
+    "kind", [pa.decimal128(2, -2), pa.decimal128(3, 5), pa.month_day_nano_interval()], ids=str
+)
+def test_parquet_refuses_types_that_it_has_not(kind: pa.DataType) -> None:
     """That is told of the columns, and not of the file."""
     with pytest.raises(click.ClickException, match=r"cannot hold these columns: .*choose --format arrow"):
         open_rows("parquet", io.BytesIO(), pa.schema([("d", kind)]))
