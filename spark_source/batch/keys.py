@@ -28,7 +28,8 @@ _INTEGER: Final = re.compile(r"-?[0-9]{1,40}")
 _NUMBER: Final = re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]{1,3})?")
 _DATE: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _TIMESTAMP: Final = re.compile(
-    r"[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,6})?)?(?P<zone>Z|[+-][0-9]{2}:[0-9]{2})?"
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,6}0{0,3})?)?"
+    r"(?P<zone>Z|[+-][0-9]{2}:[0-9]{2})?"
 )
 _HEXADECIMAL: Final = re.compile(r"([0-9a-fA-F]{2})*")
 
@@ -112,8 +113,10 @@ _SPELLING: Final = {
     "float": "is written as a number that it holds exactly",
     "decimal": "is written as a number of its precision and scale",
     "date": "is written as 2013-07-01, in an array as a JSON string",
-    "timestamp": "is written as 2013-07-01T12:30:00, without a zone, no finer than it is, in an array as a JSON string",
-    "instant": "is written as 2013-07-01T12:30:00Z or +02:00, no finer than it is, in an array as a JSON string",
+    "timestamp": "is written as 2013-07-01T12:30:00, without a zone, no finer than it is or than microseconds, in an"
+    " array as a JSON string",
+    "instant": "is written as 2013-07-01T12:30:00Z or +02:00, no finer than it is or than microseconds, in an array as"
+    " a JSON string",
     "string": "is written in an array as a JSON string",
     "binary": "is written in hexadecimal digits, in an array as a JSON string",
 }

@@ -50,6 +50,7 @@ def table(*kinds: pa.DataType) -> TableDescription:
         (pa.date32(), "2013-07-01", NOON.date()),
         (pa.date32(), '["0001-01-01"]', datetime.date.min),
         (pa.timestamp("us"), "2013-07-01T12:30:00.123456", NOON.replace(microsecond=123456)),
+        (pa.timestamp("ns"), "2013-07-01T12:30:00.123456000", NOON.replace(microsecond=123456)),
         (pa.timestamp("s"), '["2013-07-01 12:30:00"]', NOON),
         (pa.timestamp("ms", tz="Europe/Berlin"), "2013-07-01T12:30:00Z", NOON.replace(tzinfo=datetime.UTC)),
         (
