@@ -5,8 +5,11 @@ from __future__ import annotations
 import datetime
 import sys
 from collections.abc import Iterable
+from itertools import chain
+from numbers import Number
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 import trio
 
@@ -38,6 +41,7 @@ _UNLIKE_ARROW: Final = {"polars": _OF_POLARS, "duckdb": _OF_DUCKDB, "_duckdb": _
 a BIT as octets of DuckDB's own, an Object as the address of one, an Int128 under a name that only polars knows."""
 
 _OCTETS: Final = (bytes, bytearray, memoryview)
+_BESIDE_NUMBERS: Final = (bool, np.bool_, np.timedelta64)
 
 
 def is_rows(value: object) -> TypeIs[Rows]:
@@ -77,16 +81,18 @@ def _require_own_values(rows: Any) -> None:
     # pandas has none yet where another thread is just importing it.
     frames: Any = getattr(sys.modules.get("pandas"), "DataFrame", ())
     if isinstance(rows, frames):
-        for name, column in rows.items():
-            if column.dtype == object:
-                _require_one_kind(name, column.to_numpy())
+        levels = ((name, rows.index.get_level_values(level)) for level, name in enumerate(rows.index.names))
+        for name, column in chain(rows.items(), levels):
+            values = getattr(column.dtype, "categories", column)
+            if values.dtype == object:
+                _require_one_kind(name, values.to_numpy())
 
 
 def _require_one_kind(name: object, values: Iterable[object]) -> None:
     """Refuse Python's objects in a column of pandas that Arrow would store as something else, without a word.
 
-    It takes the type of the first and makes that of the others, too: a time becomes its day, text its octets, and a
-    time without a zone one of UTC. Of a time it takes microseconds alone.
+    It takes the type of the first and makes that of the others, too: a time becomes its day, text its octets, a time
+    without a zone one of UTC, and a bool a number. Of a time it takes microseconds alone.
 
     Raises:
         SchemaMismatch: There is one.
@@ -103,6 +109,11 @@ def _require_one_kind(name: object, values: Iterable[object]) -> None:
                 f"column {name!r} has objects of Python, of whose times Arrow takes no nanoseconds; make a column of"
                 " times of it first, with pandas.to_datetime"
             )
+    elif any(issubclass(each, _BESIDE_NUMBERS) for each in types):
+        numbers = [
+            each for each in values if isinstance(each, (Number, np.bool_)) and bool(each == each)
+        ]  # No NaN
+        kinds = set(map(_kind_of_number, numbers))
     else:
         return
     if len(kinds) > 1:
@@ -110,6 +121,12 @@ def _require_one_kind(name: object, values: Iterable[object]) -> None:
             f"column {name!r} mixes {' and '.join(sorted(kinds))}, and Arrow would make one of the other; make them one"
             " kind first"
         )
+
+
+def _kind_of_number(number: object) -> str:
+    if isinstance(number, bool | np.bool_):
+        return "bools"
+    return "spans of time" if isinstance(number, np.timedelta64) else "numbers"
 
 
 def _kind_of_time(time: datetime.date) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
 
 import duckdb
+import numpy as np
 import pandas as pd
 import polars
 import pyarrow as pa
@@ -137,14 +139,23 @@ def test_an_index_of_pandas_is_a_column(table: scanner.sync.Table) -> None:
         ),
         (b"a", "b", "mixes octets and text"),
         (datetime(2020, 1, 1), pd.Timestamp(1), "no nanoseconds"),
+        (1.5, True, "mixes bools and numbers"),
+        (2, np.bool_(True), "mixes bools and numbers"),
+        (np.timedelta64(5, "ns"), 1, "mixes numbers and spans of time"),
     ],
 )
 def test_objects_of_pandas_are_stored_as_they_are(first: object, second: object, message: str) -> None:
     """Arrow makes all of a column what the first object is: a time loses its hour or its zone, text becomes octets."""
-    frame = pd.DataFrame({"k": [1, 2, 3], "v": pd.Series([first, None, second], dtype=object)})
-    with pytest.raises(scanner.SchemaMismatch, match=f"column 'v' .*{message}"):
-        to_arrow(frame)
+    mixed = pd.Series([first, None, second], dtype=object)
+    categories = pd.Categorical.from_codes([0, -1, 1], pd.Index([first, second], dtype=object))
+    for frame in (
+        pd.DataFrame({"k": [1, 2, 3], "v": mixed}),
+        pd.DataFrame({"v": categories}),
+        pd.DataFrame({"k": [1, 2, 3]}, index=pd.Index(mixed.to_numpy(), dtype=object, name="v")),
+    ):
+        with pytest.raises(scanner.SchemaMismatch, match=f"column 'v' .*{message}"):
+            to_arrow(frame)
     for alike in (first, second):
-        if not isinstance(alike, pd.Timestamp):
-            frame["v"] = pd.Series([alike, pd.NaT, None], dtype=object)
-            assert to_arrow(frame)["v"].to_pylist() == [alike, None, None]
+        if not isinstance(alike, pd.Timestamp | np.timedelta64):
+            frame = pd.DataFrame({"v": pd.Series([alike, pd.NaT, None, math.nan], dtype=object)})
+            assert to_arrow(frame)["v"].to_pylist() == [alike, None, None, None]
