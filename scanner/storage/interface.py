@@ -443,6 +443,20 @@ class Bucket(Protocol):
             StoreClosed: the bucket was closed.
         """
 
+    def join_log(self) -> bool:
+        """Make one file of some small files of the log, where there are many; none that it reads is large.
+
+        Blocks for as long as that takes, a second or two; meant for a worker thread. Commits and scans go on beside it.
+
+        Returns:
+            Whether some were joined.
+
+        Raises:
+            StoreFailed: the disk refused.
+            DataCorrupted: a file is damaged.
+            StoreClosed: the bucket was closed.
+        """
+
     def compact(self) -> None:
         """Rewrite rows and log without what was replaced, deleted or truncated and is pinned by no snapshot.
 

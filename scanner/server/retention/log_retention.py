@@ -96,6 +96,9 @@ class Retention:
                     self._end_longest(f"{name}[{index}]", bucket, wanted)
                     await self.cut(name, index, bucket, wanted)
                 await self.free(bucket)
+                # Of one bucket at a time, and few files: what waits for the thread that compacts, waits briefly.
+                if bucket.is_open:
+                    await self._run_blocking(bucket.storage.join_log)
                 if idle:
                     await bucket.close_idle(0)
             except (StoreClosed, TableNotFound):

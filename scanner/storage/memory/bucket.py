@@ -361,6 +361,11 @@ class MemoryBucket:
         self._require_open()
         return False
 
+    def join_log(self) -> bool:
+        """See `Bucket.join_log`; there are no files."""
+        self._require_open()
+        return False
+
     def compact(self) -> None:
         """See `Bucket.compact`; there is nothing to rewrite."""
         self._require_open()

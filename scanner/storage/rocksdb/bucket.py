@@ -78,12 +78,20 @@ from scanner.storage.rocksdb.database import (
     background_errors,
     compact_database,
     compact_log,
+    join_log_files,
     rocksdb_errors,
     write_synced,
 )
 from scanner.storage.rocksdb.durable_end import DurableEnd, write_durable_end
 from scanner.storage.rocksdb.lifetime import Lifetime
-from scanner.storage.rocksdb.log import LINEAGE_KEY, LOG_RANGE_KEY, cut_bytes, stored_bytes
+from scanner.storage.rocksdb.log import (
+    LINEAGE_KEY,
+    LOG_RANGE_KEY,
+    cut_bytes,
+    files_to_join,
+    log_files,
+    stored_bytes,
+)
 from scanner.storage.rocksdb.log_reader import LogReader
 from scanner.storage.rocksdb.manifest_length import write_manifest_length
 from scanner.storage.rocksdb.opening import BucketOpener
@@ -399,6 +407,16 @@ class RocksBucket:
             self._freed = log_range.start
             return True
 
+    def join_log(self) -> bool:
+        """See `Bucket.join_log`."""
+        with self._lifetime.compacting() as database:
+            files = files_to_join(log_files(database))
+            size = sum(file.size_bytes for file in files)
+            if not files or self._lifetime.failure is not None or not self._has_free(size, reserve=True):
+                return False
+            join_log_files(database, files[0].start_key, files[-1].end_key)
+            return True
+
     def compact(self) -> None:
         """See `Bucket.compact`."""
         with self._lifetime.compacting() as database:
@@ -470,8 +488,8 @@ class RocksBucket:
         if self._space is not None:
             self._space.require_room(wanted_bytes)
 
-    def _has_free(self, wanted_bytes: int) -> bool:
-        return self._space is None or self._space.has_free(wanted_bytes)
+    def _has_free(self, wanted_bytes: int, *, reserve: bool = False) -> bool:
+        return self._space is None or self._space.has_free(wanted_bytes, reserve=reserve)
 
     def _values_as_of(self, log_offset: int, key_range: KeyRange, short: bool) -> Iterator[bytes] | None:
         """The rows of a range, of which few will be read or all, if they still are as of an offset."""

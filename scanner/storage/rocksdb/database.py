@@ -24,9 +24,11 @@ from typing import Final
 from rocksdict import (
     AccessType,
     BlockBasedOptions,
+    BottommostLevelCompaction,
     Cache,
     ChecksumType,
     ColumnFamily,
+    CompactOptions,
     DbClosedError,
     DBCompressionType,
     DBRecoveryMode,
@@ -260,6 +262,19 @@ def compact_log(database: Database, end_key: bytes) -> None:
     """
     with _compaction(database):
         database.log.compact_range(None, end_key)
+
+
+def join_log_files(database: Database, start_key: bytes, end_key: bytes) -> None:
+    """Write the files of the log that have the keys of [start_key, end_key] anew, as one or a few.
+
+    Raises:
+        DataCorrupted, StoreFailed: as `compact_database`.
+    """
+    options = CompactOptions()
+    # Otherwise files that are on the last level already stay as they are.
+    options.set_bottommost_level_compaction(BottommostLevelCompaction.force_optimized())
+    with _compaction(database):
+        database.log.compact_range(start_key, end_key, options)
 
 
 @contextmanager

@@ -11,9 +11,10 @@ This module knows no rows and no scans; what it is given is open for as long as 
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from rocksdict import ReadOptions
 
@@ -44,6 +45,15 @@ LINEAGE_KEY = b"lineage"
 """In `meta`."""
 _TOTAL = re.compile(r"# (entries|deletions|range deletions)=(\d+)")
 """In RocksDB's list of what the files of a level have together."""
+_FILES_MAX: Final = 16
+"""So many files are left as they are, and one more for each `_BYTES_A_FILE`: so the octets of a large log are written
+again about once. Those of one of a few MiB are up to ten times, which is little."""
+_BYTES_A_FILE: Final = 16 * 1024 * 1024
+_JOINED_MIN: Final = 8
+_JOINED_MAX: Final = 32
+"""Files that become one."""
+_JOINED_BYTES_MAX: Final = 64 * 1024 * 1024
+"""As large as RocksDB makes a file. That takes a second or two, and other compactions wait for it."""
 
 
 class LogFile(SstFile):
@@ -244,7 +254,7 @@ def stored_bytes(database: Database, log_range: LogRange) -> int:
         StoreClosed: the database was closed.
     """
     size = 0.0
-    files = _files_of(database)
+    files = log_files(database)
     for file in files:
         size += file.size_bytes * _share(_first_chunk(file), file.end, log_range)
     with rocksdb_errors(database.path):
@@ -260,12 +270,53 @@ def cut_bytes(database: Database, log_range: LogRange) -> tuple[int, int]:
         StoreClosed: the database was closed.
     """
     cut = kept = 0.0
-    for file in _files_of(database):
+    for file in log_files(database):
         share = _share(_first_chunk(file), file.end, log_range)
         if share < 1:
             cut += file.size_bytes * (1 - share)
             kept += file.size_bytes * share
     return round(cut), round(kept)
+
+
+def log_files(database: Database) -> list[LogFile]:
+    """The files of the log, in no order.
+
+    Raises:
+        StoreClosed: the database was closed.
+    """
+    return [LogFile(*file) for file in sst_files(database, database.log)]
+
+
+def files_to_join(files: Sequence[LogFile]) -> Sequence[LogFile]:
+    """Adjacent files that are to become one: those for which the least is written for each file that goes.
+
+    Each flush leaves a file of the log, and RocksDB joins none whose keys do not overlap: it moves them to the last
+    level as they are. What is joined overlaps no other file, since RocksDB would write that one again, too.
+
+    Returns:
+        In the order of their keys; none where there are few files, or all are large.
+    """
+    if len(files) <= _FILES_MAX + sum(file.size_bytes for file in files) // _BYTES_A_FILE:
+        return ()
+    ordered = sorted(files, key=lambda file: file.start_key)
+    apart, reached = [True], ordered[0].end_key
+    for file in ordered[1:]:
+        # Whether no file before this one reaches into it, or behind it.
+        apart.append(reached < file.start_key)
+        reached = max(reached, file.end_key)
+    apart.append(True)
+    best, best_cost = range(0), math.inf
+    for first in range(len(ordered)):
+        size = 0
+        for end in range(first + 1, min(first + _JOINED_MAX, len(ordered)) + 1):
+            size += ordered[end - 1].size_bytes
+            # Those of level 0 are about to be moved.
+            if size > _JOINED_BYTES_MAX or not ordered[end - 1].level or not apart[first]:
+                break
+            count = end - first
+            if apart[end] and count >= _JOINED_MIN and size / (count - 1) < best_cost:
+                best, best_cost = range(first, end), size / (count - 1)
+    return ordered[best.start : best.stop]
 
 
 def _first_chunk(file: LogFile) -> int:
@@ -277,10 +328,6 @@ def _share(start: int, end: int, log_range: LogRange) -> float:
     """How much of the ordinals [start, end) is in the log's range, 0 to 1."""
     inside = min(end, log_range.end_ordinal) - max(start, log_range.start_ordinal)
     return max(0, inside) / (end - start) if end > start else 0.0
-
-
-def _files_of(database: Database) -> list[LogFile]:
-    return [LogFile(*file) for file in sst_files(database, database.log)]
 
 
 def _counted(database: Database, files: list[LogFile]) -> list[LogFile]:
@@ -339,7 +386,7 @@ def _ends_elsewhere(database: Database, log_range: LogRange, key: bytes | None) 
 def _require_dense(database: Database, log_range: LogRange) -> None:
     """Refuse a log with holes: the rows of the missing changes would be missing too."""
     missing = 0
-    for span in unproven_spans(_counted(database, _files_of(database)), log_range):
+    for span in unproven_spans(_counted(database, log_files(database)), log_range):
         missing += span.end - span.start - _count_chunks(database, span)
     if missing:
         raise DataCorrupted(

@@ -103,10 +103,15 @@ class DiskSpace:
                 " nothing was written; make room, and write again, the server takes it by itself"
             )
 
-    def has_free(self, wanted_bytes: int) -> bool:
-        """Whether so much is free, the reserve included: for what frees more than it takes."""
+    def has_free(self, wanted_bytes: int, *, reserve: bool = False) -> bool:
+        """Whether so much is free. What frees more than it takes may have the reserve, too.
+
+        Args:
+            wanted_bytes: How much.
+            reserve: Whether the reserve has to stay free beside it.
+        """
         room = self._room()
-        return room is None or room.free_bytes > wanted_bytes
+        return room is None or room.free_bytes - (self._reserve_of(room) if reserve else 0) > wanted_bytes
 
     def refresh(self) -> DiskStatus | None:
         """Look at the disk, make the ballast again if there is room for it, and log what has changed.

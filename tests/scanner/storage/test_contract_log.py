@@ -264,6 +264,7 @@ def test_a_closed_bucket_has_no_log(store: Store) -> None:
         lambda: bucket.log_bytes,
         lambda: bucket.log_bytes_from(0),
         bucket.free_log,
+        bucket.join_log,
         bucket.compact,
     ):
         with pytest.raises(StoreClosed):

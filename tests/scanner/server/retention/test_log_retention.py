@@ -631,6 +631,18 @@ async def test_a_stalled_scan_is_told_with_its_last_token() -> None:
         assert lost.oldest_offset == bucket.log_end
 
 
+async def test_a_sweep_joins_the_files_of_each_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether there was something to cut or not."""
+    store = MemoryStore(clock=lambda: 1)
+    store.create_table(description())
+    async with open_maintenance(store) as kept:
+        await kept.write(range(10))
+        bucket, joined = await kept.bucket(), list[int]()
+        monkeypatch.setattr(bucket.storage, "join_log", lambda: joined.append(bucket.storage.log_end))
+        await kept.maintenance.retention.sweep()
+    assert joined == [10]
+
+
 async def test_a_failure_that_lasts_is_told_once_and_so_is_its_end(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from scanner.storage.rocksdb import log as rocks_log
 from scanner.storage.rocksdb.bucket import RocksBucket
 from scanner.storage.rocksdb.changelog import LogRange, decode_chunk, last_key, log_key
 from scanner.storage.rocksdb.config import Compression, StorageConfig
-from scanner.storage.rocksdb.log import KeySpan, LogFile, unproven_spans
+from scanner.storage.rocksdb.log import KeySpan, LogFile, files_to_join, log_files, unproven_spans
 from scanner.storage.rocksdb.space import DiskSpace, Room
 from scanner.storage.rocksdb.sst_files import sst_files
 from scanner.storage.rocksdb.store import RocksStore
@@ -215,7 +216,7 @@ def test_writing_on_gives_the_space_back_without_being_asked(full_log: Path) -> 
             if number % 10 == 9:
                 bucket.flush()
         assert bucket._lifetime.database is not None
-        files = rocks_log._files_of(bucket._lifetime.database)
+        files = rocks_log.log_files(bucket._lifetime.database)
         assert sum(file.entries for file in files) < 40_000
         bucket.commit([[put(1, "z")]])
 
@@ -328,3 +329,86 @@ def test_no_more_is_written_again_than_is_freed(
         for _ in range(2):
             bucket.free_log()
     assert compacted == [last_key(start - 1)] * frees
+
+
+_KIB, _MIB = 1024, 1024 * 1024
+
+
+def _row(*sizes: int, level: int = 6) -> list[LogFile]:
+    """Adjacent files of these sizes, a chunk each."""
+    keys = [log_key(number, number) for number in range(len(sizes))]
+    return [LogFile(Path(), key, key, 1, 0, size, level) for key, size in zip(keys, sizes, strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("files", "joined"),
+    [
+        pytest.param(_row(*[2 * _KIB] * 16), (0, 0), id="few files"),
+        pytest.param(_row(*[2 * _KIB] * 17), (0, 17), id="more files"),
+        pytest.param(_row(*[2 * _KIB] * 50), (0, 32), id="as many as may be joined"),
+        pytest.param(_row(*[2 * _MIB] * 18), (0, 0), id="few for so much"),
+        pytest.param(_row(*[9 * _MIB] * 100), (0, 0), id="large ones"),
+        pytest.param(_row(*[8 * _MIB] * 100), (0, 8), id="not so large ones"),
+        pytest.param(
+            _row(*[70 * _KIB] * 20, *[2 * _KIB] * 10, *[70 * _KIB, 2 * _KIB] * 2), (20, 30), id="small ones"
+        ),
+        pytest.param(_row(*[2 * _KIB] * 7, *[9 * _MIB] * 60, *[2 * _KIB] * 7), (0, 8), id="with a large one"),
+    ],
+)
+def test_files_that_cost_the_least_are_joined(files: list[LogFile], joined: tuple[int, int]) -> None:
+    """By what is written for each that goes; the order in which they are listed does not count."""
+    expected = files[slice(*joined)]
+    assert list(files_to_join(random.Random(1).sample(files, len(files)))) == expected
+
+
+def test_what_overlaps_is_not_joined() -> None:
+    """RocksDB would write the other file again, too, as one that cuts the log's beginning reaches over all of it."""
+    files = _row(*[2 * _KIB] * 40)
+    reaching = files[39]._replace(start_key=log_key(0), level=0)
+    assert not files_to_join([*files[:39], reaching])
+    assert not files_to_join(_row(*[2 * _KIB] * 40, level=0))
+    # It begins in the twelfth and ends in the twentieth: those from the one to the other stay together.
+    between = files[20]._replace(start_key=log_key(11, 11), end_key=log_key(19, 19), level=5, size_bytes=_MIB)
+    assert list(files_to_join([*files[:20], between, *files[21:]])) == files[21:]
+
+
+@pytest.fixture
+def of_ten_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RocksBucket]:
+    """A bucket whose log has ten files, all on the last level, of which nine are left as they are."""
+    monkeypatch.setattr(rocks_log, "_FILES_MAX", 9)
+    with RocksStore.open(tmp_path / "store") as store:
+        store.create_table(ITEMS)
+        bucket = store.bucket("items", 0)
+        assert isinstance(bucket, RocksBucket)
+        for number in range(10):
+            bucket.commit([puts((key, "x") for key in range(3 * number, 3 * number + 3))])
+            bucket.flush()
+            bucket.compact()
+        yield bucket
+
+
+def _files(bucket: RocksBucket) -> list[LogFile]:
+    with bucket._lifetime.using() as database:
+        return log_files(database)
+
+
+def test_many_small_files_become_one(of_ten_files: RocksBucket, tmp_path: Path) -> None:
+    """What is read is the same, before and after the bucket is opened anew, and it is cut as before."""
+    bucket, changes = of_ten_files, changes_of(of_ten_files)
+    assert [len(_files(bucket)), bucket.join_log(), len(_files(bucket))] == [10, True, 1]
+    assert not bucket.join_log()
+    assert changes_of(bucket) == changes
+    bucket.truncate_log(6)
+    bucket.suspend()
+    assert changes_of(bucket) == changes[6:]
+
+
+@pytest.mark.parametrize(("more", "joins"), [(0, False), (1, True)])
+def test_files_are_joined_beside_the_reserve_only(
+    of_ten_files: RocksBucket, monkeypatch: pytest.MonkeyPatch, more: int, joins: bool
+) -> None:
+    """A disk that is nearly full has something better to do."""
+    size = sum(file.size_bytes for file in _files(of_ten_files))
+    room = Room(StorageConfig().disk_reserve_bytes + size + more, 1 << 50)
+    monkeypatch.setattr(DiskSpace, "_room", lambda _: room)
+    assert of_ten_files.join_log() == joins
