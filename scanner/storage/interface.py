@@ -417,7 +417,7 @@ class Bucket(Protocol):
         """Drop the entries that end at or before an offset. Rows, scans and snapshots are untouched.
 
         Blocks on the disk; meant for a worker thread, not while a commit runs. The space comes back with
-        compaction, by and by, or with `free_log`.
+        `free_log`.
 
         Args:
             start_offset: The oldest offset to keep; the entry that it is in is kept whole, and log_start moves to where
@@ -429,10 +429,10 @@ class Bucket(Protocol):
         """
 
     def free_log(self) -> bool:
-        """Give back the disk that truncated entries take, if more is freed than is written again for it.
+        """Give back the disk that truncated entries take, if that is much of the log, and more than is written again.
 
-        Blocks for as long as that takes; meant for a worker thread. Commits and scans go on beside it. What checkpoints
-        have of the same files stays as long as they do.
+        Blocks for as long as that takes; meant for a worker thread. Commits wait while what is in memory is written, as
+        for a checkpoint; scans go on beside it. What checkpoints have of the same files stays as long as they do.
 
         Returns:
             Whether something was given back.

@@ -174,7 +174,7 @@ class Retention:
             ScannerError: Storage failed.
 
         Waits:
-            For storage: seconds, where a GiB was cut. Commits and scans go on meanwhile.
+            For storage: seconds, where a GiB was cut. Commits wait for some tenths of one, scans go on.
         """
         if bucket.is_open and await self._run_blocking(bucket.storage.free_log):
             bucket.log_freed += 1

@@ -2,7 +2,7 @@
 
 A commit is one atomic `WriteBatch` over the three, written to the write-ahead log and synced once. So
 whatever a crash leaves, the log is dense, ends where `meta` says, and replaying it gives `kv`. A truncation
-is one over `log` and `meta`.
+moves the log's start in `meta`; what is in front of that is nobody's, until `free_log` deletes it.
 
 A commit is prepared first: its before-images are read, its changes worked out and encoded. That takes most of the
 time and delays no reader; what is left is the write and the sync.
@@ -27,10 +27,11 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from rocksdict import ColumnFamily, WriteBatch
 
@@ -78,6 +79,7 @@ from scanner.storage.rocksdb.database import (
     background_errors,
     compact_database,
     compact_log,
+    flush_database,
     join_log_files,
     rocksdb_errors,
     write_synced,
@@ -109,7 +111,9 @@ if TYPE_CHECKING:
     from scanner.storage.writers import AppliedRequest, AppliedRequests
 
 _FREED_BYTES_MIN = 1024 * 1024
-"""For less of a truncated log no file is written again."""
+"""For less of a truncated log nothing is done."""
+_FREED_SHARE: Final = 16
+"""Of a long log so much is freed at once: each time its memtables are flushed."""
 _CLOCK_BEHIND_US = 1_000_000
 """A clock that is more behind the newest commit was set back, or was ahead then."""
 
@@ -363,10 +367,12 @@ class RocksBucket:
                 ordinal = ordinal_of_key(self._log.entry_at(start)[1])
             if start <= log_range.start:
                 return
-            batch = WriteBatch(raw_mode=True)
-            batch.delete_range(log_key(0), log_key(start, ordinal), database.log_family)
             log_range = log_range._replace(start=start, start_ordinal=ordinal)
             self._state = replace(self._state, log_range=log_range)
+            batch = WriteBatch(raw_mode=True)
+            if start == log_range.end:
+                # Where there is no log any more, nothing may be there. What else is cut off waits for `free_log`.
+                _put_deletion(batch, database, log_range)
             batch.put(LOG_RANGE_KEY, encode_log_range(log_range), database.meta_family)
             self._make_durable(database, batch)
             self._note_durable(database)
@@ -385,27 +391,32 @@ class RocksBucket:
             note_checkpoint(database, batch, checkpoint)
             self._make_durable(database, batch)
             self._note_durable(database)
-            errors = background_errors(database)
-            try:
+            with self._flushing(database):
                 make_checkpoint(database, directory, checkpoint)
-            except ScannerError as error:
-                if background_errors(database) != errors:
-                    self._lifetime.fail(error)  # RocksDB takes no writes after that.
-                raise
             return checkpoint
 
     def free_log(self) -> bool:
-        """See `Bucket.free_log`. RocksDB does it by itself where more is written, and never where nothing is."""
-        with self._lifetime.compacting() as database:
+        """See `Bucket.free_log`."""
+        with self._lifetime.committing:
+            self._lifetime.require_open()
             log_range = self._state.log_range
             if self._lifetime.failure is not None or self._freed == log_range.start:
                 return False
+            database = self._lifetime.writable()
             cut, kept = cut_bytes(database, log_range)
-            if cut < max(_FREED_BYTES_MIN, kept) or not self._has_free(kept):
+            least = max(_FREED_BYTES_MIN, kept, stored_bytes(database, log_range) // _FREED_SHARE)
+            if cut < least or not self._has_free(kept):
                 return False
+            # The deletion gets a file of its own. In one with newer changes it would reach over all of the log that is
+            # between, and RocksDB would write that again.
+            with self._flushing(database):
+                flush_database(database)
+                self._delete_truncated(database, log_range)
+                flush_database(database)
+        with self._lifetime.compacting() as database:
             compact_log(database, last_key(log_range.start - 1))
-            self._freed = log_range.start
-            return True
+        self._freed = log_range.start
+        return True
 
     def join_log(self) -> bool:
         """See `Bucket.join_log`."""
@@ -419,8 +430,11 @@ class RocksBucket:
 
     def compact(self) -> None:
         """See `Bucket.compact`."""
+        with self._lifetime.committing:
+            database, log_range = self._lifetime.writable(), self._state.log_range
+            if self._freed != log_range.start:
+                self._delete_truncated(database, log_range)
         with self._lifetime.compacting() as database:
-            self._lifetime.require_writable()
             compact_database(database)
 
     def close(self) -> None:
@@ -482,6 +496,25 @@ class RocksBucket:
             snapshot.close()
         for reader in list(self._readers):
             reader.close()
+
+    @contextmanager
+    def _flushing(self, database: Database) -> Iterator[None]:
+        """See whether the flushes of the block have failed: RocksDB takes no writes after that."""
+        errors = background_errors(database)
+        try:
+            yield
+        except ScannerError as error:
+            if self._lifetime.failure is None and background_errors(database) != errors:
+                self._lifetime.fail(error)
+            raise
+
+    def _delete_truncated(self, database: Database, log_range: LogRange) -> None:
+        """Delete what is in front of the log."""
+        self._lifetime.require_in_place()
+        batch = WriteBatch(raw_mode=True)
+        _put_deletion(batch, database, log_range)
+        self._make_durable(database, batch)
+        self._note_durable(database)
 
     def _require_room(self, wanted_bytes: int) -> None:
         self._lifetime.require_in_place()
@@ -638,6 +671,11 @@ def _put_entry(
     return log_range._replace(
         end=entry.end, end_ordinal=ordinal, timestamp_us=entry.timestamp_us, clock_us=entry.clock_us
     )
+
+
+def _put_deletion(batch: WriteBatch, database: Database, log_range: LogRange) -> None:
+    """Add to a batch that what is in front of the log goes."""
+    batch.delete_range(log_key(0), log_key(log_range.start, log_range.start_ordinal), database.log_family)
 
 
 def _put_rows(batch: WriteBatch, family: ColumnFamily, plan: CommitPlan) -> None:

@@ -261,7 +261,21 @@ def compact_log(database: Database, end_key: bytes) -> None:
         DataCorrupted, StoreFailed: as `compact_database`.
     """
     with _compaction(database):
-        database.log.compact_range(None, end_key)
+        # From None on it would flush what is in memory first.
+        database.log.compact_range(b"", end_key)
+
+
+def flush_database(database: Database) -> None:
+    """Write what is in memory into files; nothing is written beside it.
+
+    In this order: should the write-ahead log get lost in the middle of it, the log ends behind where `meta` says.
+
+    Raises:
+        StoreFailed: the disk refused.
+    """
+    with rocksdb_errors(database.path):
+        for family in (database.log, database.kv, database.meta):
+            family.flush()
 
 
 def join_log_files(database: Database, start_key: bytes, end_key: bytes) -> None:

@@ -206,18 +206,20 @@ def test_a_log_whose_compression_changes_is_read_whole(tmp_path: Path) -> None:
         assert changes_of(store.bucket("items", 0)) == expected
 
 
-def test_writing_on_gives_the_space_back_without_being_asked(full_log: Path) -> None:
-    """RocksDB's own compactions drop what was truncated; nobody needs to order one."""
+def test_a_log_that_is_cut_while_it_is_written_stays_small(
+    full_log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was truncated goes from the files, also where newer changes are in memory beside it."""
+    monkeypatch.setattr(rocks_bucket, "_FREED_BYTES_MIN", 1)
     with RocksStore.open(full_log, _SMALL) as store:
         bucket = store.bucket("items", 0)
-        for number in range(60):
-            bucket.commit([puts((key, "y" * 50) for key in range(500))])
+        for _ in range(10):
+            bucket.commit([puts((key, "y" * 50) for key in range(3000))])
             bucket.truncate_log(bucket.log_end - 1000)
-            if number % 10 == 9:
-                bucket.flush()
+            bucket.free_log()
         assert bucket._lifetime.database is not None
         files = rocks_log.log_files(bucket._lifetime.database)
-        assert sum(file.entries for file in files) < 40_000
+        assert sum(file.entries for file in files) < 40
         bucket.commit([[put(1, "z")]])
 
 
@@ -412,3 +414,39 @@ def test_files_are_joined_beside_the_reserve_only(
     room = Room(StorageConfig().disk_reserve_bytes + size + more, 1 << 50)
     monkeypatch.setattr(DiskSpace, "_room", lambda _: room)
     assert of_ten_files.join_log() == joins
+
+
+@pytest.mark.parametrize("frees", [False, True])
+def test_a_cut_writes_nothing_again_that_stays(
+    of_ten_files: RocksBucket, monkeypatch: pytest.MonkeyPatch, *, frees: bool
+) -> None:
+    """Not in the files behind the cut, and not when newer changes get a place beside them."""
+    monkeypatch.setattr(rocks_bucket, "_FREED_BYTES_MIN", 1)
+    bucket, before = of_ten_files, sorted(file.path for file in _files(of_ten_files))
+    bucket.truncate_log(15)
+    bucket.commit([[put(100, "x")]])
+    changes = changes_of(bucket)
+    assert not frees or bucket.free_log()
+    bucket.flush()
+    with bucket._lifetime.using() as database:
+        database.log.compact_range(log_key(bucket.log_end - 1), None)
+    after = sorted(file.path for file in _files(bucket))
+    assert after[:-1] == before[5 * frees :]
+    bucket.suspend()
+    assert changes_of(bucket) == changes
+
+
+def test_a_log_that_was_freed_needs_no_write_ahead_log(
+    of_ten_files: RocksBucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where it begins is in a file before what is in front of that goes, also if no compaction follows."""
+    monkeypatch.setattr(rocks_bucket, "_FREED_BYTES_MIN", 1)
+    monkeypatch.setattr(rocks_bucket, "compact_log", lambda *_: None)
+    of_ten_files.truncate_log(15)
+    of_ten_files.commit([[put(100, "x")]])
+    assert of_ten_files.free_log()
+    copy = Path(shutil.copytree(tmp_path / "store", tmp_path / "copy"))
+    for log in copy.glob("tables/*/*/*.log"):
+        log.unlink()
+    with RocksStore.open(copy) as store:
+        assert changes_of(store.bucket("items", 0)) == changes_of(of_ten_files)
