@@ -45,14 +45,8 @@ _NEW_TOKEN_S: Final = 5.0
 """A token that is refused so soon after it was asked for is not out of date."""
 CREDIT_GROWTH_BYTES_MAX: Final = 256 << 20
 """Message bytes by which the credit of all scans of a client together grows, beyond what they begin with."""
-
-
-class _TokenReplaced(ServerUnavailable):
-    """The server does not know the token of a call any more, which did nothing, and there is a newer one."""
-
-
-class _CertificateRefused(ServerUnavailable):
-    """The server does not take the certificate of a client that it knew: at either end files may be being replaced."""
+_TOKEN_REPLACED: Final = "token_replaced"
+"""In the metadata of an error: the call did nothing, and the next one has a newer token."""
 
 
 class _Link:
@@ -216,8 +210,9 @@ class Connection:
         if link is None or link.metadata == self._credentials.metadata or link.has_new_token:
             return None
         self._token_refused = True
-        return _TokenReplaced(
-            f"the server at {self._where} knows the token no more; try again, with the newer one that there is"
+        return ServerUnavailable(
+            f"the server at {self._where} knows the token no more; try again, with the newer one that there is",
+            metadata={_TOKEN_REPLACED: "true"},
         )
 
     @asynccontextmanager
@@ -240,7 +235,9 @@ class Connection:
         """
         try:
             return await self._call(path, request, retries)
-        except _TokenReplaced:
+        except ServerUnavailable as error:
+            if _TOKEN_REPLACED not in error.metadata:
+                raise
             return await self._call(path, request, retries)
 
     async def _call(self, path: str, request: bytes, retries: int | None) -> Any:
@@ -412,7 +409,8 @@ class Connection:
         return ServerUnavailable(f"no weir server answers at {self._where}: {error}")
 
     def _certificate_refused(self, error: transport.TransportError) -> ScannerError:
-        kind = _CertificateRefused if self._heard else Unauthenticated
+        # From a server that took it before it may be for a while: at either end files may be being replaced.
+        kind = ServerUnavailable if self._heard else Unauthenticated
         return kind(
             f"the server at {self._where} wants another certificate of this client"
             f" (scanner.tls(), --tls-cert, tlsCert): {error}"

@@ -211,13 +211,14 @@ async def test_part_whose_token_is_replaced(server: Serving) -> None:
     async with scanner.connect(server.endpoint, token=replaced.token) as client:
         table = await client.create_table("orders", ROWS.schema, ["id"], buckets=1)
         load = table.transaction("load", 1)
-        with pytest.raises(scanner.ServerUnavailable, match="try again, with the newer one"):
+        with pytest.raises(scanner.ServerUnavailable, match="try again, with the newer one") as caught:
             async with load.part(0, 0) as writer:
                 await writer.upsert(ROWS.slice(0, 10))
                 replaced.replace()
                 server.process.send_signal(signal.SIGHUP)
                 while True:  # Until the server has read its file.
                     await writer.upsert(ROWS.slice(10, 10))
+        assert caught.type is scanner.ServerUnavailable
         async with load.part(0, 0) as writer:
             await writer.upsert(ROWS.slice(0, 10))
         assert (await writer.close()).rows == 10

@@ -170,8 +170,9 @@ async def test_what_stays_wrong_is_said(wrong: str, says: str, tmp_path: Path) -
     async with place.table(retries=3) as table:
         WRONG[wrong](place)
         lose(table)
-        with pytest.raises(scanner.ServerUnavailable, match=says):
+        with pytest.raises(scanner.ServerUnavailable, match=says) as caught:
             await table.new_scan().to_arrow()
+    assert caught.type is scanner.ServerUnavailable
     assert place.asked == 5
 
 
