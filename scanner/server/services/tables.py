@@ -2,7 +2,7 @@
 
 A write stream is a pipeline: while one request waits for the disk, the next ones are decoded and queued. Its
 responses come in the order of its requests, each when its request is durable in every bucket it touches; after
-the first request that fails are not sent.
+the first request that fails none are sent.
 """
 
 from __future__ import annotations
@@ -314,7 +314,7 @@ class TablesService:
     async def _submit(self, request: WriteCall, stream: ServerStream) -> _Submitted:
         authorize(stream, Right.WRITE, request.table)
         table = await self._catalog.table(request.table, request.table_id)
-        size = min(request.decoded_bytes(), self._config.write_decoded_bytes_max)
+        size = min(request.decoded_bytes, self._config.write_decoded_bytes_max)
         with stream.blocked_on(StallReason.STORAGE):
             share = await self._memory.take(size)
         try:

@@ -215,7 +215,7 @@ class TransactionService:
 
     async def _append(self, call: WriteCall, stream: ServerStream, writer: StageWriter) -> int:
         table = await self._catalog.table(call.table)
-        size = min(call.decoded_bytes(), self._config.write_decoded_bytes_max)
+        size = min(call.decoded_bytes, self._config.write_decoded_bytes_max)
         with stream.blocked_on(StallReason.STORAGE):
             share = await self._memory.take(size)
             try:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
@@ -35,19 +36,22 @@ _MUTATION_BYTES: Final = 200
 """Of a mutation beside what it writes: its Python objects while it is committed."""
 
 
-def read_arrow_stream(stream: Buffer, rows_max: int, bytes_max: int) -> pa.RecordBatch:
+def read_arrow_stream(
+    stream: Buffer, rows_max: int, bytes_max: int, measured: tuple[int, int] | None = None
+) -> pa.RecordBatch:
     """Read the one batch of an Arrow IPC stream.
 
     Args:
         stream: From the peer. The batch is a view of it, and its contents are not yet validated.
         rows_max: Rows allowed.
         bytes_max: Bytes allowed once it is decompressed; nothing is before that is known.
+        measured: Its `decoded_bytes`; None: they are not known yet.
 
     Raises:
         ArgumentInvalid: It is no such stream, holds another number of batches than one, or too many rows or bytes.
     """
     try:
-        count, size = decoded_bytes(stream)
+        count, size = measured or decoded_bytes(stream)
         require_size(size, bytes_max)
         with pa.ipc.open_stream(pa.py_buffer(stream)) as reader:
             require_text(reader.schema)
@@ -64,7 +68,7 @@ def read_arrow_stream(stream: Buffer, rows_max: int, bytes_max: int) -> pa.Recor
     return batch
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class WriteCall:
     """One request to write, without the message that it came in: that would be a second copy of all its rows."""
 
@@ -94,12 +98,18 @@ class WriteCall:
             _number_of(request),
         )
 
-    def decoded_bytes(self) -> int:
-        """Octets that its rows take once they are decompressed; those on the wire if they cannot be read."""
+    @cached_property
+    def measured(self) -> tuple[int, int] | None:
+        """`decoded_bytes` of its rows; None: they cannot be read."""
         try:
-            return max(len(self.arrow_stream), decoded_bytes(self.arrow_stream)[1])
+            return decoded_bytes(self.arrow_stream)
         except (pa.ArrowException, OSError, ValueError):
-            return len(self.arrow_stream)
+            return None
+
+    @property
+    def decoded_bytes(self) -> int:
+        """Octets that its rows take once they are decompressed, or those on the wire if that is more."""
+        return max(len(self.arrow_stream), self.measured[1] if self.measured else 0)
 
 
 def _number_of(request: pb.WriteRequest) -> RequestNumber | None:
@@ -139,7 +149,7 @@ def conform_request(
     """
     if request.operation not in (pb.WriteRequest.OPERATION_UPSERT, pb.WriteRequest.OPERATION_DELETE):
         raise ArgumentInvalid(f"a write is an upsert or a delete, not operation {request.operation}")
-    batch = read_arrow_stream(request.arrow_stream, rows_max, bytes_max)
+    batch = read_arrow_stream(request.arrow_stream, rows_max, bytes_max, request.measured)
     if request.operation == pb.WriteRequest.OPERATION_DELETE:
         return table.conform_keys(batch, bytes_max)
     return table.conform(batch, bytes_max)

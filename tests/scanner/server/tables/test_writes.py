@@ -7,9 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scanner.data.arrow_sizes import decoded_bytes
 from scanner.data.keys import bucket_of
 from scanner.errors import ArgumentInvalid, ScannerError
 from scanner.proto.weir.v1 import tables_pb2 as pb
+from scanner.server.tables import writes
 from scanner.server.tables.writes import (
     WriteCall,
     conform_request,
@@ -94,6 +96,21 @@ def test_a_stream_with_text_that_is_none_is_the_peer_s_argument(text: bytes) -> 
     damaged = arrow_stream(rows).replace(text, b"\xff" + text[1:])
     with pytest.raises(ArgumentInvalid, match="utf-8"):
         read_arrow_stream(damaged, rows_max=1000, bytes_max=1 << 20)
+
+
+def test_rows_are_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a write takes of the server's memory, and whether that is allowed, is one look at its messages."""
+    looks = []
+
+    def look(stream: bytes) -> tuple[int, int]:
+        looks.append(len(stream))
+        return decoded_bytes(stream)
+
+    monkeypatch.setattr(writes, "decoded_bytes", look)
+    call = WriteCall("items", pb.WriteRequest.OPERATION_UPSERT, STREAM)
+    assert call.decoded_bytes == len(STREAM)
+    assert conform_request(call, TABLE, rows_max=1000, bytes_max=1 << 20).num_rows == 40
+    assert looks == [len(STREAM)]
 
 
 @given(st.integers(1, 50), st.integers(1, 7), st.booleans())
