@@ -1,8 +1,7 @@
 """`grpc.health.v1`: whether a server and each of its services take calls. Load balancers and orchestrators ask it.
 
-The whole server is the service with the empty name. A watcher gets the latest status: changes that come faster than it
-reads are merged. While the server drains, everything is NOT_SERVING and watches end, since an open watch would hold up
-the drain.
+The whole server is the service with the empty name. Everything is SERVING until the server drains. Then everything is
+NOT_SERVING, and watches end, since an open watch would hold up the drain.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from google.protobuf.message import DecodeError, Message
 
 from transport.errors import CallFailed, StatusCode
 from transport.proto.grpc.health.v1 import health_pb2 as pb
-from transport.server import unary
+from transport.server import only_request, unary
 
 if TYPE_CHECKING:
     from transport.client import Client
@@ -26,75 +25,53 @@ WHOLE_SERVER: Final = ""
 _PREFIX: Final = "/grpc.health.v1.Health/"
 REQUEST_BYTES_MAX: Final = 4096
 """Of a generic service: a request names a service, a file or a symbol. A watch is for everybody, and holds it."""
-_Status = pb.HealthCheckResponse.ServingStatus
 _Request = TypeVar("_Request", bound=Message)
 
 
 class Health:
-    """The health service of one server. Everything is SERVING until `set_serving` or `drain`.
+    """The health service of one server.
 
     Args:
         services: Full names of the services whose health can be asked for, beside the whole server's.
     """
 
     def __init__(self, services: Iterable[str]) -> None:
-        self._statuses = dict.fromkeys((WHOLE_SERVER, *services), pb.HealthCheckResponse.SERVING)
-        self._draining = False
-        self._changed = trio.Event()
+        self._services = (WHOLE_SERVER, *services)
+        self._draining = trio.Event()
 
     def handlers(self) -> dict[str, Handler]:
         """The handler of every call, by path; to be served beside the others."""
         handlers = {"Check": unary(self._check), "List": unary(self._list), "Watch": self._watch}
         return {_PREFIX + name: of_short_requests(handler) for name, handler in handlers.items()}
 
-    def set_serving(self, service: str, serving: bool) -> None:
-        """Set whether a service takes calls, and notify watchers. Has no effect while the server drains.
-
-        Args:
-            service: Full name; `WHOLE_SERVER` for the server itself. One that is new is known from now on.
-            serving: SERVING or NOT_SERVING.
-        """
-        if not self._draining:
-            response = pb.HealthCheckResponse
-            self._statuses[service] = response.SERVING if serving else response.NOT_SERVING
-            self._tell()
-
     def drain(self) -> None:
         """Set everything to NOT_SERVING for good; watchers get that, and their calls end with UNAVAILABLE."""
-        self._draining = True
-        self._statuses = dict.fromkeys(self._statuses, pb.HealthCheckResponse.NOT_SERVING)
-        self._tell()
+        self._draining.set()
 
-    def _tell(self) -> None:
-        self._changed.set()
-        self._changed = trio.Event()
+    def _answer(self, service: str) -> pb.HealthCheckResponse:
+        response = pb.HealthCheckResponse
+        if service not in self._services:
+            return response(status=response.SERVICE_UNKNOWN)
+        return response(status=response.NOT_SERVING if self._draining.is_set() else response.SERVING)
 
     async def _check(self, request: Any, _stream: ServerStream) -> bytes:
         service = parse(pb.HealthCheckRequest, request).service
-        status = self._statuses.get(service)
-        if status is None:
+        if service not in self._services:
             raise CallFailed(StatusCode.NOT_FOUND, f"no service {service[:200]!r} is known here")
-        return pb.HealthCheckResponse(status=status).SerializeToString()
+        return self._answer(service).SerializeToString()
 
     async def _list(self, _request: Any, _stream: ServerStream) -> bytes:
-        statuses = {name: pb.HealthCheckResponse(status=status) for name, status in self._statuses.items()}
+        statuses = {service: self._answer(service) for service in self._services}
         return pb.HealthListResponse(statuses=statuses).SerializeToString()
 
     async def _watch(self, stream: ServerStream) -> None:
-        request = await stream.receive()
-        if request is None:
-            raise CallFailed(StatusCode.INTERNAL, f"{stream.path} takes one request, and none came")
-        service = parse(pb.HealthCheckRequest, request).service
-        sent: _Status | None = None
-        while True:
-            changed = self._changed
-            status = self._statuses.get(service, pb.HealthCheckResponse.SERVICE_UNKNOWN)
-            if status != sent:
-                await stream.send(pb.HealthCheckResponse(status=status).SerializeToString())
-                sent = status
-            if self._draining:
-                raise CallFailed(StatusCode.UNAVAILABLE, "the server is draining")
-            await changed.wait()
+        service = parse(pb.HealthCheckRequest, await only_request(stream)).service
+        answer = self._answer(service)
+        await stream.send(answer.SerializeToString())
+        await self._draining.wait()
+        if self._answer(service) != answer:
+            await stream.send(self._answer(service).SerializeToString())
+        raise CallFailed(StatusCode.UNAVAILABLE, "the server is draining")
 
 
 async def check_health(client: Client, service: str = WHOLE_SERVER) -> bool:

@@ -69,12 +69,21 @@ def unary(function: UnaryHandler) -> Handler:
     """Make a handler of a function from one request to one reply."""
 
     async def handle(stream: ServerStream) -> None:
-        request = await stream.receive()
-        if request is None:
-            raise CallFailed(StatusCode.INTERNAL, f"{stream.path} takes one request, and none came")
-        stream.send_last(await function(request, stream))
+        stream.send_last(await function(await only_request(stream), stream))
 
     return handle
+
+
+async def only_request(stream: ServerStream) -> Any:
+    """Receive the request of a call that has one.
+
+    Raises:
+        CallFailed: INTERNAL, the client has ended its messages without it.
+    """
+    request = await stream.receive()
+    if request is None:
+        raise CallFailed(StatusCode.INTERNAL, f"{stream.path} takes one request, and none came")
+    return request
 
 
 class Server:

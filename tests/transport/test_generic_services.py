@@ -24,16 +24,13 @@ async def check(client: Client, service: str = "") -> int:
 
 
 async def test_status_of_each_service() -> None:
-    """Services have statuses of their own, and a drain makes all of them NOT_SERVING for good."""
+    """Every service is SERVING, until a drain makes all of them NOT_SERVING; others are not found."""
     health = transport.Health(["a.A", "b.B"])
     async with memory_pair(health.handlers()) as (client, *_):
-        health.set_serving("b.B", False)
-        health.set_serving("c.C", True)
-        expected = {"": Response.SERVING, "a.A": 1, "b.B": Response.NOT_SERVING, "c.C": 1}
-        assert {name: await check(client, name) for name in expected} == expected
+        services = ("", "a.A", "b.B")
+        assert {await check(client, name) for name in services} == {Response.SERVING}
         health.drain()
-        health.set_serving("a.A", True)
-        assert {await check(client, name) for name in expected} == {Response.NOT_SERVING}
+        assert {await check(client, name) for name in services} == {Response.NOT_SERVING}
         with pytest.raises(CallFailed) as caught:
             await check(client, "d.D")
         assert caught.value.status is StatusCode.NOT_FOUND
@@ -47,8 +44,8 @@ async def test_the_client_asks_for_health() -> None:
 
     health = transport.Health(["a.A"])
     async with memory_pair(health.handlers()) as (client, *_):
-        health.set_serving("a.A", False)
         assert await transport.check_health(client) is True
+        health.drain()
         assert await transport.check_health(client, "a.A") is False
         with pytest.raises(CallFailed, match="is known here"):
             await transport.check_health(client, "d.D")
@@ -57,26 +54,22 @@ async def test_the_client_asks_for_health() -> None:
             await transport.check_health(client)
 
 
-async def test_watcher_gets_the_latest_status() -> None:
-    """Changes that cancel each out, or concern others, are not told; a service that becomes known is."""
+@pytest.mark.parametrize(
+    ("service", "statuses"),
+    [("a.A", [Response.SERVING, Response.NOT_SERVING]), ("new", [Response.SERVICE_UNKNOWN])],
+)
+async def test_watcher_gets_the_latest_status(service: str, statuses: list[int]) -> None:
+    """A watch tells the status, and what it becomes when the server drains, which ends it."""
     health = transport.Health(["a.A"])
     async with memory_pair(health.handlers()) as (client, *_), client.open_stream(WATCH) as stream:
-
-        async def told() -> int:
-            return Response.FromString(bytes(await stream.receive())).status
-
-        await stream.send(pb.HealthCheckRequest(service="new").SerializeToString())
-        assert await told() == Response.SERVICE_UNKNOWN
-        health.set_serving("a.A", False)
-        await trio.testing.wait_all_tasks_blocked()
-        health.set_serving("new", False)
-        health.set_serving("new", True)
-        assert await told() == Response.SERVING
+        await stream.send(pb.HealthCheckRequest(service=service).SerializeToString())
+        told = [await stream.receive()]
         health.drain()
-        assert await told() == Response.NOT_SERVING
         with pytest.raises(CallFailed) as caught:
-            await stream.receive()
-        assert caught.value.status is StatusCode.UNAVAILABLE
+            while True:
+                told.append(await stream.receive())
+    assert caught.value.status is StatusCode.UNAVAILABLE
+    assert [Response.FromString(bytes(each)).status for each in told] == statuses
 
 
 @pytest.mark.parametrize("path", [CHECK, WATCH])

@@ -31,7 +31,7 @@ def add_generic_services(
         handlers: Those of weir's services, by path.
 
     Returns:
-        All handlers, and the health to be changed.
+        All handlers, and the health service, which is to be told of a drain.
     """
     health = transport.Health(sorted({path.split("/")[1] for path in handlers}))
     served = {**handlers, **health.handlers()}

@@ -53,7 +53,7 @@ def test_whoever_asks_needs_no_token(tmp_path: Path, capsys: Capture) -> None:
 def test_a_server_that_does_not_take_calls(tmp_path: Path, capsys: Capture) -> None:
     """1 where the answer is no."""
     with running_server(tmp_path / "data") as running:
-        running.ask(lambda server: server._health.set_serving("", False))
+        running.ask(lambda server: server._health.drain())
         assert asked(capsys, "-e", running.endpoint) == (1, "not serving\n", "")
 
 
