@@ -52,7 +52,7 @@ class Client:
         driver: Driver,
         authority: str,
         scheme: str,
-        metadata: tuple[tuple[str, str | bytes], ...] = (),
+        metadata: tuple[tuple[str, str | bytes], ...],
     ) -> None:
         self._metadata = metadata
         self._driver = driver
@@ -282,16 +282,14 @@ async def connect_stream(
     stream: trio.abc.Stream,
     *,
     config: TransportConfig | None = None,
-    authority: str = "localhost",
-    scheme: str = "http",
     metadata: Iterable[tuple[str, str | bytes]] = (),
     allocate: Callable[[int], Any] = bytearray,
 ) -> AsyncIterator[Client]:
     """Connect over an existing stream, which is closed at the end. Otherwise as `connect`."""
     config = config or TransportConfig()
     core = ConnectionCore(config, client=True, now=trio.current_time(), allocate=allocate)
-    driver = Driver(core, byte_stream(stream), peer=authority)
-    async with _run(Client(driver, authority, scheme, tuple(metadata))) as client:
+    driver = Driver(core, byte_stream(stream), peer="localhost")
+    async with _run(Client(driver, "localhost", "http", tuple(metadata))) as client:
         yield client
 
 

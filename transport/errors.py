@@ -106,9 +106,9 @@ class FlowControlViolation(RemoteProtocolError):
 class MessageRefused(RemoteProtocolError):
     """A gRPC message that cannot be taken; the stream ends with `status`, the connection goes on."""
 
-    def __init__(self, message: str, status: StatusCode, stream_id: int | None = None) -> None:
-        super().__init__(message, ErrorCode.CANCEL, stream_id)
-        self.args = (message, status, stream_id)
+    def __init__(self, message: str, status: StatusCode) -> None:
+        super().__init__(message, ErrorCode.CANCEL)
+        self.args = (message, status)
         self.status = status
 
 

@@ -43,7 +43,7 @@ def test_config_is_frozen() -> None:
 
 ERRORS = [
     CallFailed(StatusCode.ABORTED, "why", b"\0"),
-    MessageRefused("too long", StatusCode.RESOURCE_EXHAUSTED, 3),
+    MessageRefused("too long", StatusCode.RESOURCE_EXHAUSTED),
     transport.FlowControlViolation("past it", stream_id=5),
     transport.LocalProtocolError("misuse", ErrorCode.STREAM_CLOSED, 7),
     transport.RemoteProtocolError("abuse"),
