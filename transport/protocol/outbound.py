@@ -97,10 +97,9 @@ class Outbound:
 
     def send_message(self, stream: StreamCore, parts: Sequence[Buffer]) -> int:
         """Queue one message, its payload being `parts` one after another; see `StreamCore.queue_message`."""
-        stream.check_sendable()
+        size = stream.queue_message(parts)
         if not stream.headers_sent:
             self._respond(stream)
-        size = stream.queue_message(parts)
         self.queue.schedule(stream)
         return size
 

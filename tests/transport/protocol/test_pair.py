@@ -220,6 +220,9 @@ def test_verb_that_raises_has_changed_nothing() -> None:
     stream, accepted = pair.call()
     with pytest.raises(TypeError):
         pair.client.outbound.send_message(stream, [b"x" * 20_000, memoryview(b"y" * 20_000)[::2]])
+    with pytest.raises(TypeError):
+        pair.server.outbound.send_message(accepted, [memoryview(b"y" * 20_000)[::2]])
+    assert not accepted.headers_sent
     with pytest.raises(LocalProtocolError, match="status"):
         pair.server.outbound.end_stream(accepted)
     with pytest.raises(LocalProtocolError, match="opens no streams"):
