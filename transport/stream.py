@@ -214,11 +214,9 @@ class Stream:
             raise trio.BusyResourceError("another task is sending on this stream")
         await self._wait_until(lambda: self.writable)
 
-    async def send_counted(self, *parts: Buffer) -> int:
+    async def send_counted(self, *parts: Buffer) -> None:
         """Send one message and claim its size from `credit`; does not wait for credit. Otherwise as `send`."""
-        size = await self.send(*parts)
-        self.credit.claim(size)
-        return size
+        self.credit.claim(await self.send(*parts))
 
     async def wait_credit(self) -> None:
         """Wait until the consumer's limit is above what was sent; at once, without a checkpoint, if it is.
@@ -237,12 +235,11 @@ class Stream:
         self._outbound.end_stream(self._core)
         self._driver.write_now()
 
-    def send_last(self, *parts: Buffer) -> int:
+    def send_last(self, *parts: Buffer) -> None:
         """Send the last message of this end, and half-close; otherwise as `send_at_once`."""
-        size = self._queue_silently(parts)
+        self._queue_silently(parts)
         self._outbound.end_stream(self._core)
         self._driver.write_now()
-        return size
 
     async def receive(self, *, attributed: bool = True) -> Any:
         """Take the next message.
@@ -441,11 +438,10 @@ class ServerStream(Stream):
         self._outbound.end_call(self._core, status, message, details)
         self._driver.write_now()
 
-    def send_last(self, *parts: Buffer) -> int:
+    def send_last(self, *parts: Buffer) -> None:
         """Send the last message, and status OK."""
-        size = self._queue_silently(parts)
+        self._queue_silently(parts)
         self.end_call()
-        return size
 
     def send_status(self) -> None:
         """Send status OK after what is queued, while the handler goes on listening until the peer has half-closed.

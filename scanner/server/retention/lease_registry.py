@@ -193,20 +193,20 @@ class LeaseRegistry:
                 self._end(key, now_ms)
         return self._leases.get(key)
 
-    def drop(self, key: LeaseKey, *, now_ms: int, why: str | None = None) -> bool:
+    def drop(self, key: LeaseKey, *, now_ms: int, why: str = "") -> bool:
         """Release everything that a lease keeps. An unknown lease is no error.
 
         Args:
             key: The lease.
             now_ms: The time.
-            why: What a renewal fails with; None: LEASE_NOT_FOUND alone.
+            why: What a renewal fails with; empty: it was dropped.
 
         Returns:
             Whether it was there.
         """
         if self.get(key, now_ms) is None:
             return False
-        self._end(key, now_ms, why or "")
+        self._end(key, now_ms, why)
         return True
 
     def has_ended(self, key: LeaseKey) -> bool:
@@ -217,12 +217,10 @@ class LeaseRegistry:
         """Whether a lease of this id ended after a time, as far as that is known."""
         return self.has_ended(key) or since_ms <= self._forgotten_ms
 
-    def expire(self, now_ms: int) -> list[Lease]:
-        """Collect the leases whose time is over, and return them."""
-        over = [lease for lease in self._leases.values() if lease.expires_at_ms <= now_ms]
-        for lease in over:
+    def expire(self, now_ms: int) -> None:
+        """Collect the leases whose time is over."""
+        for lease in [lease for lease in self._leases.values() if lease.expires_at_ms <= now_ms]:
             self._end(lease.key, lease.expires_at_ms)
-        return over
 
     def forget_tables(self, gone: Iterable[int], *, now_ms: int) -> None:
         """Release every bucket of dropped tables, named by their ids."""
