@@ -42,7 +42,8 @@ class ServerCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Every metric, now."""
-        yield _labelled_gauge("weir_build_info", "1, with the version.", "version", {self._version: 1})
+        build = GaugeMetricFamily("weir_build_info", "1, with the version.", labels=["version"])
+        yield _with_samples(build, {self._version: 1})
         now = self._read()
         yield from _transport(now.transport)
         yield from _scans(now)
@@ -65,7 +66,10 @@ def _transport(now: TransportStatistics) -> Iterator[Metric]:
     yield _gauge("weir_unsent_bytes", "Octets that wait for windows and sockets, now.", now.unsent_bytes)
     yield _gauge("weir_buffered_bytes", "Octets received that no handler has taken, now.", now.buffered_bytes)
     yield _gauge("weir_credit_bytes", "Credit that scans have left, now, added up.", now.credit_bytes)
-    yield _labelled_gauge("weir_streams_stalled", "Calls by what holds them up, now.", "reason", now.stalled)
+    stalled = GaugeMetricFamily(
+        "weir_streams_stalled", "Calls by what holds them up, now.", labels=["reason"]
+    )
+    yield _with_samples(stalled, now.stalled)
     stalls = {reason.label: seconds for reason, seconds in totals.stalls}
     yield _labelled_counter(
         "weir_stream_seconds", "Time of all calls by what held them up; running included.", "reason", stalls
@@ -245,15 +249,11 @@ def _counter(name: str, text: str, value: float) -> Metric:
     return CounterMetricFamily(name, text, value=value)
 
 
-def _labelled_gauge(name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:
-    family = GaugeMetricFamily(name, text, labels=[label])
-    for each, value in values.items():
-        family.add_metric([each], value)
-    return family
-
-
 def _labelled_counter(name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:
-    family = CounterMetricFamily(name, text, labels=[label])
+    return _with_samples(CounterMetricFamily(name, text, labels=[label]), values)
+
+
+def _with_samples(family: GaugeMetricFamily | CounterMetricFamily, values: Mapping[str, float]) -> Metric:
     for each, value in values.items():
         family.add_metric([each], value)
     return family

@@ -142,7 +142,6 @@ class Server:
         self._server = server
         self._services = services
         self._health = health
-        self._draining = False
         self._drained = trio.Event()
         services.admin.serve(self)
         server.on_answer_lost = services.answer_lost
@@ -160,7 +159,7 @@ class Server:
     @property
     def draining(self) -> bool:
         """Whether a drain has begun."""
-        return self._draining
+        return self._services.admin.drain_begun.is_set()
 
     def running(self) -> list[ServerStream]:
         """Every call that runs, in no order."""
@@ -230,7 +229,6 @@ class Server:
             Whether all ended by themselves; what still runs then ends with DRAINING, and for a scan with the token
             that continues it elsewhere.
         """
-        self._draining = True
         self._services.admin.drain_begun.set()
         self._health.drain()
         self._services.scans.drain(_draining("the server is going down; go on elsewhere or later"))

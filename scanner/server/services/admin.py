@@ -39,10 +39,6 @@ _REASONS = {reason: f"STALL_REASON_{reason.name}" for reason in StallReason}
 class AdministeredServer(Protocol):
     """What this service asks of the server that it is part of."""
 
-    @property
-    def draining(self) -> bool:
-        """Whether a drain has begun."""
-
     def running(self) -> list[ServerStream]:
         """Every call that runs, in no order."""
 
@@ -124,8 +120,9 @@ class AdminService:
         authorize(stream, Right.ADMIN)
         message = parse_request(pb.DrainRequest, request)
         assert self._server is not None
-        response = pb.DrainResponse(streams=len(self._running()), already_draining=self._server.draining)
-        if not self._server.draining:
+        draining = self.drain_begun.is_set()
+        response = pb.DrainResponse(streams=len(self._running()), already_draining=draining)
+        if not draining:
             audit_call(self._catalog.activity, AuditEvent.DRAIN_BEGUN, stream)
             timeout_s = message.timeout_ms / 1000 if message.HasField("timeout_ms") else None
             self._nursery.start_soon(functools.partial(self._server.drain, timeout_s))

@@ -115,9 +115,7 @@ def _settle_entry(path: Path, entry: Path, named: Collection[int]) -> None:
         case _Fate.REMOVED:
             _remove(entry)
         case _Fate.RENAMED:
-            with disk_errors(entry):
-                entry.rename(entry.with_suffix(""))
-                sync_directory(entry.parent)
+            finish_creation(entry)
 
 
 def _about_left(entry: Path) -> str:
