@@ -16,16 +16,7 @@ from typing import Final
 
 import click
 
-from scanner.cli.app import (
-    HungUp,
-    Interrupted,
-    OutputClosed,
-    Terminated,
-    end_at_once,
-    forget_output,
-    runs_one_command,
-    weir,
-)
+from scanner.cli.app import Ended, OutputClosed, end_at_once, forget_output, runs_one_command, weir
 from scanner.cli.escapes import escaped
 from scanner.cli.without_pandas import NO_PANDAS
 from scanner.errors import ScannerError
@@ -95,9 +86,9 @@ def run(arguments: Sequence[str] | None = None) -> int:
         code = weir.main(arguments, prog_name="weir", standalone_mode=False)
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
-    except (Interrupted, Terminated, HungUp, click.Abort, KeyboardInterrupt) as error:
+    except (Ended, click.Abort, KeyboardInterrupt) as error:
         forget_output()
-        end = error if isinstance(error, click.ClickException) else Interrupted()
+        end = error if isinstance(error, Ended) else Ended()
         _complain(end.format_message())
         return end.exit_code
     except (OutputClosed, BrokenPipeError):

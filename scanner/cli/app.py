@@ -35,42 +35,26 @@ class Failure(click.ClickException):
     """A failure that is told in one line; exit code 1."""
 
 
-class Interrupted(click.ClickException):
-    """Ctrl-C; exit code 130, as of a process that SIGINT ended."""
-
-    exit_code = 130
-
-    def __init__(self) -> None:
-        super().__init__("interrupted")
+_ENDED: Final = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated", signal.SIGHUP: "hung up"}
 
 
-class Terminated(click.ClickException):
-    """SIGTERM; exit code 143, as of a process that it ended."""
+class Ended(click.ClickException):
+    """A signal, such as Ctrl-C, has ended the command; the exit code is that of a process that it ended."""
 
-    exit_code = 143
-
-    def __init__(self) -> None:
-        super().__init__("terminated")
-
-
-class HungUp(click.ClickException):
-    """SIGHUP: the terminal is gone; exit code 129, as of a process that it ended."""
-
-    exit_code = 129
-
-    def __init__(self) -> None:
-        super().__init__("hung up")
+    def __init__(self, number: signal.Signals = signal.SIGINT) -> None:
+        super().__init__(_ENDED[number])
+        self.number = number
+        self.exit_code = 128 + number  # type: ignore[misc]  # Click has one for each class.
 
 
-_ENDED: Final = {signal.SIGINT: Interrupted, signal.SIGTERM: Terminated, signal.SIGHUP: HungUp}
 _last_signal = signal.SIGINT
 """What the KeyboardInterrupt stands for that a signal made."""
 _runs_one_command = False
 
 
-def ended(number: int | None = None) -> click.ClickException:
+def ended(number: int | None = None) -> Ended:
     """How a command ends by a signal; by default the one that made the last KeyboardInterrupt."""
-    return _ENDED[signal.Signals(_last_signal if number is None else number)]()
+    return Ended(signal.Signals(_last_signal if number is None else number))
 
 
 class OutputClosed(click.ClickException):

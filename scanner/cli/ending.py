@@ -73,9 +73,7 @@ class Ending:
         """Around a wait: here a signal raises, and one that came before does.
 
         Raises:
-            Interrupted: Ctrl-C.
-            Terminated: SIGTERM.
-            HungUp: SIGHUP.
+            Ended: SIGINT (Ctrl-C), SIGTERM or SIGHUP.
             OutputClosed: Nobody reads the output any more.
         """
         self._waiting = True

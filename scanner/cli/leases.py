@@ -150,7 +150,7 @@ def renew(lease_id: str, ttl: float | None, principal: str, endpoint: str) -> No
     """Restart a lease's time."""
     with connected(endpoint) as client:
         renewed = client.leases.renew(lease_id, ttl, principal)
-    note(f"lease {lease_id} lives for {short_seconds(renewed.remaining_s)}")
+    note(f"lease {lease_id} ends in {round(renewed.remaining_s, 1):g} s, unless it is renewed")
 
 
 @leases.command(

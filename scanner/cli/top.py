@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -22,14 +23,7 @@ from rich.text import Text
 
 from scanner.cli.admin import pins, what
 from scanner.cli.amounts import Seconds
-from scanner.cli.app import (
-    Interrupted,
-    connected,
-    ended,
-    endpoint_option,
-    example,
-    is_terminal,
-)
+from scanner.cli.app import connected, ended, endpoint_option, example, is_terminal
 from scanner.cli.escapes import escaped
 from scanner.cli.units import counted, short_bytes, short_seconds
 from transport import StallReason, StallTimes
@@ -174,7 +168,7 @@ def _left_by_interrupt() -> Iterator[None]:
             console = Console()
             console.set_alt_screen(False)
             console.show_cursor()
-        if not isinstance(ended(), Interrupted):
+        if ended().number != signal.SIGINT:
             raise
 
 

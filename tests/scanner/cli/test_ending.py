@@ -8,7 +8,7 @@ import signal
 
 import pytest
 
-from scanner.cli.app import Interrupted
+from scanner.cli.app import Ended
 from scanner.cli.descriptors import raise_files_limit
 from scanner.cli.ending import Ending
 
@@ -20,7 +20,7 @@ def test_a_reader_that_stops_after_the_signal_is_not_waited_for() -> None:
     """There was room when Ctrl-C came, so the lines went on; then there was none, and nobody reads any more."""
     reading, writing = os.pipe()
     try:
-        with pytest.raises(Interrupted), open(writing, "wb", buffering=0) as out, Ending(out):
+        with pytest.raises(Ended, match="interrupted"), open(writing, "wb", buffering=0) as out, Ending(out):
             signal.raise_signal(signal.SIGINT)
             while True:
                 out.write(MUCH)
@@ -37,7 +37,11 @@ def test_lines_that_are_read_are_written_whole(lowest: int) -> None:
     writing = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, lowest)
     os.close(low)
     try:
-        with pytest.raises(Interrupted), open(writing, "wb", buffering=0) as out, Ending(out) as ending:
+        with (
+            pytest.raises(Ended, match="interrupted"),
+            open(writing, "wb", buffering=0) as out,
+            Ending(out) as ending,
+        ):
             signal.raise_signal(signal.SIGINT)
             out.write(b"a line\n")
             with ending.at_once():
