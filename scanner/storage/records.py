@@ -42,19 +42,6 @@ class ChangeKind(enum.IntEnum):
     DELETE = 4
     """`-D`: the key is gone; the row is its last."""
 
-    @property
-    def symbol(self) -> str:
-        """The two characters that people write: `+I`, `-U`, `+U`, `-D`."""
-        return _SYMBOLS[self]
-
-
-_SYMBOLS = {
-    ChangeKind.INSERT: "+I",
-    ChangeKind.UPDATE_BEFORE: "-U",
-    ChangeKind.UPDATE_AFTER: "+U",
-    ChangeKind.DELETE: "-D",
-}
-
 
 class Mutation(NamedTuple):
     """One upsert or one delete."""

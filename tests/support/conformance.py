@@ -193,7 +193,7 @@ def fold(rows: dict[bytes, bytes], changes: Iterable[Change]) -> dict[bytes, byt
             assert change.key in now, f"+U of a key that is not there, at {change.offset}"
             now[change.key] = change.row
         else:
-            assert now[change.key] == change.row, f"{change.kind.symbol} of another row, at {change.offset}"
+            assert now[change.key] == change.row, f"{change.kind.name} of another row, at {change.offset}"
             if change.kind is ChangeKind.DELETE:
                 del now[change.key]
     return now

@@ -19,6 +19,8 @@ ITEMS = TableDescription(
     primary_key=("id",),
     buckets=2,
 )
+SYMBOLS = dict(zip(ChangeKind, ("+I", "-U", "+U", "-D"), strict=True))
+"""Of changes, as people write them."""
 _KEYS = KeyCodec(ITEMS)
 _ROWS = RowCodec(ITEMS.schema)
 
@@ -82,7 +84,7 @@ def changes_of(bucket: Bucket, start: int | None = None) -> list[tuple[str, int,
     """The changelog as (symbol, id, text)."""
     changes = list(bucket.read_changes(bucket.log_start if start is None else start, bucket.log_end))
     items = items_of([change.row for change in changes])
-    return [(change.kind.symbol, *item) for change, item in zip(changes, items, strict=True)]
+    return [(SYMBOLS[change.kind], *item) for change, item in zip(changes, items, strict=True)]
 
 
 def replayed(bucket: Bucket, end: int | None = None) -> dict[int, str | None]:

@@ -20,6 +20,7 @@ from scanner.server.scan.token_keys import load_token_keys
 from scanner.storage.interface import Bucket, Mutation, Store
 from scanner.storage.rocksdb.envelope import FORMAT
 from scanner.storage.rocksdb.store import RocksStore
+from tests.support.storage_tables import SYMBOLS
 
 HERE = Path(__file__).parent
 TABLE = TableDescription(
@@ -64,7 +65,7 @@ def contents(store: Store) -> dict[str, Any]:
                 snapshot.close()
             found[f"{table.name}[{index}]"] = {
                 "rows": _plain(codec.decode(_rows(bucket.open_snapshot().scan()))),
-                "kinds": [change.kind.symbol for change in changes],
+                "kinds": [SYMBOLS[change.kind] for change in changes],
                 "changes": _plain(codec.decode([change.row for change in changes])),
                 "checkpoints": states,
             }
@@ -75,7 +76,7 @@ def fold(bucket: Bucket) -> list[bytes]:
     """The rows that the changelog gives, in key order."""
     rows: dict[bytes, bytes] = {}
     for change in bucket.read_changes(0, bucket.log_end):
-        if change.kind.symbol[0] == "-":
+        if SYMBOLS[change.kind][0] == "-":
             assert rows.pop(change.key) == change.row
         else:
             assert change.key not in rows
