@@ -124,12 +124,15 @@ def _bounds(column: pa.Array) -> tuple[pa.Array, pa.Array, int]:
 
 def lower_bound(value: str | bytes) -> str | bytes:
     """What is not greater, of bounded length."""
-    return _cut(value)
+    if isinstance(value, bytes):
+        return value[:_TEXT_BYTES_MAX]
+    # No more characters than octets: the whole need not be encoded. A character that is cut through goes.
+    return value[:_TEXT_BYTES_MAX].encode()[:_TEXT_BYTES_MAX].decode(errors="ignore")
 
 
 def upper_bound(value: str | bytes) -> str | bytes | None:
     """What is not smaller, of bounded length; None: nothing of that length is."""
-    cut = _cut(value)
+    cut = lower_bound(value)
     if cut == value:
         return value
     if isinstance(cut, str):
@@ -143,10 +146,3 @@ def upper_bound(value: str | bytes) -> str | bytes | None:
         return None
     kept = cut.rstrip(b"\xff")
     return kept[:-1] + bytes([kept[-1] + 1]) if kept else None
-
-
-def _cut(value: str | bytes) -> str | bytes:
-    if isinstance(value, bytes):
-        return value[:_TEXT_BYTES_MAX]
-    # No more characters than octets: the whole need not be encoded. A character that is cut through goes.
-    return value[:_TEXT_BYTES_MAX].encode()[:_TEXT_BYTES_MAX].decode(errors="ignore")
