@@ -211,7 +211,7 @@ class Connection:
             return None
         self._token_refused = True
         return ServerUnavailable(
-            f"the server at {self._where} knows the token no more; try again, with the newer one that there is",
+            f"the server at {self._where} does not know the token any more; try again, with the newer one",
             metadata={_TOKEN_REPLACED: "true"},
         )
 

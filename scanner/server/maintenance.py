@@ -96,15 +96,18 @@ class Maintenance:
     def start(self, nursery: trio.Nursery) -> None:
         """Begin what is done from time to time; it ends with the nursery."""
         config = self.config
-        nursery.start_soon(repeat, self.look, config.disk_check_interval_s)
-        nursery.start_soon(repeat, self.images.sweep, config.image_interval_s)
-        nursery.start_soon(repeat, self.deltas.extend_all, config.image_delta_interval_s)
-        nursery.start_soon(repeat, self.disk.close_idle, config.bucket_idle_close_s / 4)
-        nursery.start_soon(repeat, self.leases.sweep, config.lease_sweep_interval_s)
-        nursery.start_soon(repeat, self.retention.sweep, config.retention_interval_s)
-        nursery.start_soon(repeat, self.checkpoints.prune_all, config.retention_interval_s)
-        if config.checkpoint_interval_s:
-            nursery.start_soon(repeat, self.checkpoints.make_all, config.checkpoint_interval_s)
+        for act, what, interval_s in (
+            (self.look, "the look at the disk", config.disk_check_interval_s),
+            (self.images.sweep, "the making of images", config.image_interval_s),
+            (self.deltas.extend_all, "the reading of changes for images", config.image_delta_interval_s),
+            (self.disk.close_idle, "the closing of unused buckets", config.bucket_idle_close_s / 4),
+            (self.leases.sweep, "the release of leases that are over", config.lease_sweep_interval_s),
+            (self.retention.sweep, "the cutting of changelogs", config.retention_interval_s),
+            (self.checkpoints.prune_all, "the dropping of old checkpoints", config.retention_interval_s),
+            (self.checkpoints.make_all, "the making of checkpoints", config.checkpoint_interval_s),
+        ):
+            if interval_s:
+                nursery.start_soon(repeat, act, what, interval_s)
 
     async def look(self) -> None:
         """Look at the disk. Where rows have no room any more, images go, one at a time.
@@ -134,8 +137,13 @@ class Maintenance:
         }
 
 
-async def repeat(act: Callable[[], Awaitable[None]], interval_s: float) -> NoReturn:
+async def repeat(act: Callable[[], Awaitable[None]], what: str, interval_s: float) -> NoReturn:
     """Do something every interval. A failure does not end the server; it is logged once, and once when it is over.
+
+    Args:
+        act: To be done.
+        what: That is, for the log.
+        interval_s: In seconds.
 
     Cancellation:
         No effect; this is how it ends.
@@ -151,9 +159,9 @@ async def repeat(act: Callable[[], Awaitable[None]], interval_s: float) -> NoRet
             if cause == before:
                 continue
             if isinstance(error, ScannerError):
-                _logger.warning("%s failed, and is tried again: %s", act.__qualname__, error)
+                _logger.warning("%s failed, and is tried again: %s", what, error)
             else:
-                _logger.exception("%s failed in an unforeseen way, and is tried again", act.__qualname__)
+                _logger.exception("%s failed in an unforeseen way, and is tried again", what)
         else:
             if before is not None:
-                _logger.warning("%s goes well again", act.__qualname__)
+                _logger.warning("%s goes well again", what)

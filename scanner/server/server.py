@@ -431,7 +431,8 @@ async def _open_services(
         transactions = await Transactions.load(store, catalog, config, nursery, run_blocking, clock.now_ms)
         memory = WriteMemory(config.write_queue_bytes_max)
         maintenance.start(nursery)
-        nursery.start_soon(repeat, transactions.sweep, config.transaction_sweep_interval_s)
+        freeing = "the freeing of old stages"
+        nursery.start_soon(repeat, transactions.sweep, freeing, config.transaction_sweep_interval_s)
         if access.follows_file:
             nursery.start_soon(access.watch_forever)
         try:

@@ -583,7 +583,7 @@ async def test_a_failure_from_time_to_time_ends_nothing(
         await passes(35)
         assert bucket.log_start == 10
         assert "items[0] is not cut: of the disk" in caplog.text
-        assert "Retention.sweep failed in an unforeseen way" in caplog.text
+        assert "the cutting of changelogs failed in an unforeseen way" in caplog.text
         nursery.cancel_scope.cancel()
 
 
@@ -671,14 +671,14 @@ async def test_a_failure_that_lasts_is_told_once_and_so_is_its_end(
             "the changelog of items[0] is not cut: of the disk",
             "the changelog of items[0] is not cut: of the line",
             "the changelog of items[0] is not cut: 3 bytes are free",
-            "Retention.sweep failed in an unforeseen way, and is tried again",
+            "the cutting of changelogs failed in an unforeseen way, and is tried again",
         ]
         await passes(165)
         assert bucket.log_start == 10
         told = [record.getMessage() for record in caplog.records[4:]]
         assert told == [
             "the changelog of items[0] is cut again, where it has to be",
-            "Retention.sweep goes well again",
+            "the cutting of changelogs goes well again",
         ]
         nursery.cancel_scope.cancel()
 
