@@ -254,7 +254,7 @@ class ConnectionCore:
             self.shutdown.fail(lost(f"peer given up: {why}"), ErrorCode.NO_ERROR)
         elif self._liveness.idle_expired(now):
             if self.shutdown.draining:
-                self.shutdown.close(message="no call for too long")
+                self.shutdown.close("no call for too long")
             else:
                 self.shutdown.drain()
         elif self._liveness.ping_due(now, acknowledged):

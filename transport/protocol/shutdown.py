@@ -100,11 +100,11 @@ class Shutdown:
                 self._table.close(stream, refusal, reset_by_us=True)
         self.peer_goaway = f"{error_code_name(code)} {debug[:200].decode('utf-8', 'replace')}".rstrip()
 
-    def close(self, code: ErrorCode = ErrorCode.NO_ERROR, message: str = "closed") -> None:
+    def close(self, message: str = "closed") -> None:
         """End the connection at once; every stream fails. Resets of those that run and a GOAWAY are left to send."""
         if self.failure is None:
             self._outbound.cut_short()
-            self._fail(ConnectionLost(message), code)
+            self._fail(ConnectionLost(message), ErrorCode.NO_ERROR)
 
     def fail(self, error: TransportError, code: ErrorCode | None) -> None:
         """End the connection: streams fail with ConnectionLost, and only a GOAWAY with `code` is left to send."""
