@@ -67,7 +67,6 @@ class RequestHead:
 
     path: str
     """/package.Service/Method"""
-    authority: str
     timeout_s: float | None
     """Deadline of the call, seconds from its start; None: none."""
     metadata: Metadata = field(repr=False)
@@ -183,7 +182,6 @@ def parse_request(headers: Sequence[tuple[bytes, bytes]], *, list_bytes_max: flo
         raise RequestUnsupported(response_headers() + trailers(StatusCode.INTERNAL, str(error))) from error
     return RequestHead(
         path=fields.get(b":path", b"").decode("ascii", "replace"),
-        authority=fields.get(b":authority", b"").decode("ascii", "replace"),
         timeout_s=timeout_s,
         metadata=metadata,
     )
