@@ -52,11 +52,15 @@ class ScannerError(Exception):
         """The same error, in words that say of which bucket it is; this one, if it does."""
         if "bucket" in self.metadata:
             return self
+        return self.reworded(f"bucket {bucket}: {self.message}", bucket=str(bucket))
+
+    def reworded(self, message: str, **metadata: str) -> Self:
+        """The same error in other words, and with more metadata."""
         return type(self)(
-            f"bucket {bucket}: {self.message}",
+            message,
             resume_token=self.resume_token,
             oldest_offset=self.oldest_offset,
-            metadata={**self.metadata, "bucket": str(bucket)},
+            metadata={**self.metadata, **metadata},
         )
 
     @property

@@ -35,7 +35,6 @@ _ATTEMPTS: Final = "attempts"
 
 _logger = logging.getLogger(LOGGER_NAME)
 _T = TypeVar("_T")
-_E = TypeVar("_E", bound=ScannerError)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -135,20 +134,11 @@ class Attempts:
             self.failed = 0
         self.failed += 1
         if self.failed > self._policy.retries:
-            raise exhausted(error, self.failed) from error
+            message = f"{error.message} (after {self.failed} attempts without progress)"
+            raise error.reworded(message, **{_ATTEMPTS: str(self.failed)}) from error
         _logger.info("%s; trying again (%d of %d)", error.message, self.failed, self._policy.retries)
         drawn_s = self._rng.uniform(0.0, self._policy.delay_bound_s(self.failed))
         await trio.sleep(error.retry_after_s + drawn_s)
-
-
-def exhausted(error: _E, attempts: int) -> _E:
-    """The error of the last attempt, saying how many there were."""
-    return type(error)(
-        f"{error.message} (after {attempts} attempts without progress)",
-        resume_token=error.resume_token,
-        oldest_offset=error.oldest_offset,
-        metadata={**error.metadata, _ATTEMPTS: str(attempts)},
-    )
 
 
 async def retried(attempts: Attempts, act: Callable[[], Awaitable[_T]]) -> _T:

@@ -359,10 +359,9 @@ class Writer:
         return f"the write to {self._table.name}"
 
     def _with_progress(self, error: ScannerError) -> ScannerError:
-        return type(error)(
-            f"{error.message} ({self.rows_acknowledged} rows of this write were acknowledged before)",
-            metadata={**error.metadata, "rows_acknowledged": str(self.rows_acknowledged)},
-        )
+        acknowledged = str(self.rows_acknowledged)
+        message = f"{error.message} ({acknowledged} rows of this write were acknowledged before)"
+        return error.reworded(message, rows_acknowledged=acknowledged)
 
 
 @asynccontextmanager

@@ -87,15 +87,11 @@ def for_peers(error: ScannerError) -> ScannerError:
         return error
     if isinstance(error, DiskFull):
         # Every writer gets this at each attempt, and the log has said it once.
-        return DiskFull(said, resume_token=error.resume_token, metadata=error.metadata)
+        return error.reworded(said)
     reference = secrets.token_hex(4)
     _logger.error("reference %s: %s: %s", reference, error.reason, error.message)
-    return type(error)(
-        f"{said}; the server's log has the details under reference {reference}",
-        resume_token=error.resume_token,
-        oldest_offset=error.oldest_offset,
-        metadata={**error.metadata, "reference": reference},
-    )
+    words = f"{said}; the server's log has the details under reference {reference}"
+    return error.reworded(words, reference=reference)
 
 
 def to_call_failed(error: ScannerError) -> CallFailed:
