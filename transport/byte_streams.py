@@ -304,13 +304,12 @@ def byte_stream(stream: trio.abc.Stream) -> ByteStream:
 
 
 def _after(buffers: list[Buffer], done: int) -> list[Buffer]:
-    """What is left of `buffers` after their first `done` octets."""
-    for index, buffer in enumerate(buffers):
-        size = len(buffer)
-        if done < size:
-            rest = buffers[index:]
-            if done:
-                rest[0] = memoryview(buffer)[done:]
-            return rest
-        done -= size
-    return []
+    """What is left of `buffers` after their first `done` octets; they have more."""
+    index = 0
+    while done >= len(buffers[index]):
+        done -= len(buffers[index])
+        index += 1
+    rest = buffers[index:]
+    if done:
+        rest[0] = memoryview(rest[0])[done:]
+    return rest
