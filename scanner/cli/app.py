@@ -75,6 +75,13 @@ class CommandUnreadable(click.ClickException):
 class OneLineGroup(click.Group):
     """A group whose errors are one line, and that takes signals and a closed pipe before click does."""
 
+    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
+        """Read the arguments, and print what `--help` and `--version` ask for."""
+        try:
+            return super().make_context(*args, **kwargs)
+        except BrokenPipeError:
+            raise OutputClosed from None  # Before click makes exit code 1 of it.
+
     def invoke(self, ctx: click.Context) -> Any:
         """Run the chosen command."""
         try:

@@ -181,7 +181,9 @@ def _print_looks(
     while True:
         now = _look(client)
         rows = compare(before, now)
-        console.print(render(rows, _title(rows, endpoint)))
+        with console.capture() as look:
+            console.print(render(rows, _title(rows, endpoint)))
+        click.echo(look.get(), nl=False)  # rich would end the process with 1 where nobody reads.
         if interval_s is None:
             return
         before = now

@@ -249,6 +249,23 @@ def test_standard_output_that_is_closed() -> None:
         assert (done.returncode, done.stderr) == (int(bool(expected)), expected), redirection
 
 
+def test_standard_output_that_nobody_reads(loaded: str) -> None:
+    """Exit code 141 and not a word, also of what click and rich print themselves."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as output:
+        for words in (["--version"], ["top", "--once", "-e", loaded]):
+            done = subprocess.run(
+                [*WEIR, *words],
+                stdout=output,
+                stderr=subprocess.PIPE,
+                text=True,
+                timeout=TIMEOUT_S,
+                check=False,
+            )
+            assert (done.returncode, done.stderr) == (141, ""), words
+
+
 @pytest.mark.parametrize("metrics", [[], ["--metrics-port", "0"]])
 def test_a_standard_error_that_is_full_ends_no_server(tmp_path: Path, metrics: list[str]) -> None:
     """It starts, a drain lets the scan that runs finish, and its exit code is 0."""
