@@ -65,11 +65,18 @@ class CommitTimeFloor:
         """Read what earlier servers of the data directory have told.
 
         Raises:
-            DataCorrupted: The document is damaged.
+            DataCorrupted: The document is damaged; the message says what to do.
             StoreFailed: It cannot be read.
         """
-        document = await run_blocking(functools.partial(store.read_document, FLOOR_DOCUMENT))
-        return cls(store, run_blocking, now_us, 0 if document is None else _decode(document))
+        try:
+            document = await run_blocking(functools.partial(store.read_document, FLOOR_DOCUMENT))
+            floor_us = 0 if document is None else _decode(document)
+        except DataCorrupted as error:
+            raise DataCorrupted(
+                f"{error.message}; restore it from a copy, or remove it: if the clock is behind, commits then get times"
+                " of which tails were told that they have passed"
+            ) from error
+        return cls(store, run_blocking, now_us, floor_us)
 
     async def refresh(self, age_us_max: int) -> None:
         """Raise the floor to the present, unless it is newer than `age_us_max`. A disk that refuses leaves it as it is.
