@@ -18,6 +18,7 @@ from typing import Final
 from scanner.errors import ArgumentInvalid, DataCorrupted, ScannerError
 from scanner.server.retention.lease_registry import LEASES_DOCUMENT, LeasedState, LeaseRegistry
 from scanner.server.scan.token_keys import TOKEN_KEYS_DOCUMENT, TokenKeys
+from scanner.server.tables.commit_floor import FLOOR_DOCUMENT
 from scanner.server.transactions.inspection import transaction_findings
 from scanner.storage.rocksdb.bucket_inspection import BucketInspection, InspectedBucket
 from scanner.storage.rocksdb.catalog import (
@@ -185,11 +186,11 @@ class Inspection:
             try:
                 if not path.name.endswith("~"):
                     self._read_document(path.name)
-            except ArgumentInvalid:
-                yield Finding(Severity.NOTE, self._name(path), "it is no document of weir")
             except ScannerError as error:
-                lost, advice = _DOCUMENTS.get(path.name, ("what is in it", "restore it from a copy"))
-                yield Finding(Severity.ERROR, self._name(path), error.message, lost, advice)
+                if path.name in _DOCUMENTS:
+                    yield Finding(Severity.ERROR, self._name(path), error.message, *_DOCUMENTS[path.name])
+                else:
+                    yield Finding(Severity.NOTE, self._name(path), "it is no document of weir")
 
     def _read_document(self, name: str) -> None:
         content = read_document(self._path, name)
@@ -234,7 +235,9 @@ class Inspection:
                 f"{len(exposed)} files and directories are open to others than their user"
                 + ("" if is_open else "; the data directory above them is not"),
                 "rows and secrets may have been read by others" if is_open else "",
-                f"chmod -R go= {self._path}; the next start does it for what is weir's" if is_open else "",
+                f"chmod -R go= {shlex.quote(str(self._path))}; the next start does it for what is weir's"
+                if is_open
+                else "",
             )
         others = [path for path, mode in zip(paths, modes, strict=True) if mode.st_uid != root.st_uid]
         if others:
@@ -242,7 +245,7 @@ class Inspection:
                 Severity.WARNING,
                 self._name(others[0]),
                 f"{len(others)} files and directories belong to another user than the data directory",
-                advice=f"let all of it belong to the server's user: chown -R USER {self._path}",
+                advice=f"let all of it belong to the server's user: chown -R USER {shlex.quote(str(self._path))}",
             )
 
     def _resources(self, catalog: CatalogFile) -> Iterator[Finding]:
@@ -403,6 +406,11 @@ _DOCUMENTS: Final = {
     TABLE_IDS_DOCUMENT: (
         "no table can be created",
         "remove it: table ids then go on above those of the catalog and of every directory",
+    ),
+    FLOOR_DOCUMENT: (
+        "what was told of commit times; no server opens the directory",
+        "restore it from a copy, or remove it: if the clock is behind, commits then get times of which tails were told"
+        " that they have passed",
     ),
 }
 """What is lost with a damaged document, and what to do."""

@@ -283,6 +283,11 @@ DAMAGES: list[tuple[Callable[[Path], object], str, str]] = [
         "documents/table_ids.json",
         "its checksum is wrong",
     ),
+    (
+        lambda data: (data / "documents/commit_time_floor.json").write_text("junk"),
+        "documents/commit_time_floor.json",
+        "is damaged",
+    ),
     (damage_checkpoint, "checkpoints/000000/0000/000000-220", "its files are gone"),
     (rename_checkpoint, "checkpoints/000000/0000/000009-220", "is not Checkpoint"),
     (lease_nothing, "documents/leases.json", "there is no sound checkpoint 5"),
@@ -400,6 +405,9 @@ def test_strays_and_modes(data: Path) -> None:
     (data / "tables" / "000005").mkdir(0o700)
     (data / "tables" / "000000" / "0007").mkdir(0o700)
     (data / "tables" / "000009.dropped").mkdir(0o700)
+    data = data.rename(data.with_name("a copy"))
+    for name in ("leases.json.bak", ".leases.json.swp"):
+        (data / "documents" / name).touch(0o600)
     data.chmod(0o755)
     findings = inspected(data)
     assert {(each.severity, each.where) for each in findings} == {
@@ -407,7 +415,12 @@ def test_strays_and_modes(data: Path) -> None:
         (Severity.WARNING, "tables/000005"),
         (Severity.WARNING, "tables/000009.dropped"),
         (Severity.NOTE, "tables/000000/0007"),
+        (Severity.NOTE, "documents/leases.json.bak"),
+        (Severity.NOTE, "documents/.leases.json.swp"),
     }
+    assert [each.advice for each in findings if each.where == "."] == [
+        f"chmod -R go= '{data}'; the next start does it for what is weir's"
+    ]
 
 
 def test_a_database_that_an_interrupted_drop_left_is_looked_at(data: Path) -> None:
