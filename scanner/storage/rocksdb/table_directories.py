@@ -339,7 +339,10 @@ def _remove(directory: Path) -> None:
                 ", ".join(foreign),
             )
             return
-        directory.rmdir()
+        if directory.is_symlink():
+            directory.unlink()  # To another disk, whose empty directory stays.
+        else:
+            directory.rmdir()
         sync_directory(directory.parent)
 
 

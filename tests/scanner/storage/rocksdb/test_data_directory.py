@@ -100,6 +100,20 @@ def test_what_others_put_into_a_table_outlives_its_drop(
     assert names_in(tmp_path / "tables" / "000000.dropped") == ["notes.txt"]
 
 
+def test_a_table_that_is_a_link_is_dropped(tmp_path: Path) -> None:
+    """An administrator has put it on another disk; or that is gone."""
+    make_tables(tmp_path / "data", "one", "two")
+    tables = tmp_path / "data" / "tables"
+    for name in ("000000", "000001"):
+        (tables / name).rename(tmp_path / name)
+        (tables / name).symlink_to(tmp_path / name)
+    shutil.rmtree(tmp_path / "000001")
+    with RocksStore.open(tmp_path / "data") as store:
+        store.drop_table("one")
+        store.drop_table("two")
+    assert names_in(tables) == names_in(tmp_path / "000000") == []
+
+
 def test_what_is_marked_is_finished_or_undone(tmp_path: Path) -> None:
     """The catalog decides what becomes of a table that was being made or dropped when the server ended."""
     make_tables(tmp_path, "made", "kept")
