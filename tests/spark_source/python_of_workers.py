@@ -42,7 +42,9 @@ def main() -> None:
         paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
         installed = os.pathsep.join(path for path in paths if not path.endswith(".zip"))
         os.execve(sys.executable, [sys.executable, *arguments], {**os.environ, "PYTHONPATH": installed})
-    sys.path.insert(0, os.getcwd())  # as `-m` does
+    # The working directory, as `-m` does. And none of Spark's archives: where all is imported, Python 3.13 has
+    # forgotten what is in them when Spark looks for data sources, and none is found.
+    sys.path[:] = [os.getcwd(), *(path for path in sys.path if not os.path.isfile(path))]
     for name in (*IMPORTED, *arguments[2:]):
         importlib.import_module(name)
     sys.argv = arguments[1:]
