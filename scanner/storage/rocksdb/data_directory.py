@@ -22,6 +22,7 @@ import logging
 import os
 import re
 import shlex
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -105,13 +106,19 @@ def prepare(path: Path) -> None:
 
 
 def _require_text(path: Path) -> None:
-    """Refuse a name that RocksDB does not take, before it is asked to make a table there."""
+    """Refuse a name that RocksDB does not take, or takes for another one, before it is asked to make a table there."""
+    name = os.fsencode(path)
     try:
-        str(path).encode()
-    except UnicodeEncodeError as error:
+        name.decode()
+    except UnicodeDecodeError as error:
         raise StoreFailed(
             f"{path} is no text in UTF-8, as the name of a data directory has to be; name it otherwise"
         ) from error
+    if name != str(path).encode(errors="replace"):
+        raise StoreFailed(
+            f"RocksDB does not find {path} where the encoding of names is {sys.getfilesystemencoding()}, as in this"
+            " locale; start weir in one of UTF-8, such as LC_ALL=C.UTF-8, or name the directory otherwise"
+        )
 
 
 def begin(path: Path) -> CatalogFile:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from dataclasses import replace
 from itertools import count
@@ -98,6 +99,17 @@ def test_what_others_put_into_a_table_outlives_its_drop(
     assert "because others put notes.txt into it" in caplog.text
     assert rows_by_table(tmp_path) == {}
     assert names_in(tmp_path / "tables" / "000000.dropped") == ["notes.txt"]
+
+
+def test_a_name_that_rocksdb_takes_for_another_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a locale of Latin-1 it would make tables in a directory beside this one."""
+    monkeypatch.setattr(os, "fsencode", lambda path: str(path).encode("latin-1"))
+    seen = "d\u00c3\u00a4ta"  # What Python takes "data" in UTF-8, with an umlaut, for.
+    with pytest.raises(StoreFailed, match=r"LC_ALL=C\.UTF-8"):
+        RocksStore.open(tmp_path / seen)
+    assert names_in(tmp_path) == []
 
 
 def test_a_table_that_is_a_link_is_dropped(tmp_path: Path) -> None:
