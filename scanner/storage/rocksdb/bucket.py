@@ -82,6 +82,7 @@ from scanner.storage.rocksdb.database import (
     flush_database,
     join_log_files,
     rocksdb_errors,
+    unflushed_bytes,
     write_synced,
 )
 from scanner.storage.rocksdb.durable_end import DurableEnd, write_durable_end
@@ -405,7 +406,7 @@ class RocksBucket:
             database = self._lifetime.writable()
             cut, kept = cut_bytes(database, log_range)
             least = max(_FREED_BYTES_MIN, kept, stored_bytes(database, log_range) // _FREED_SHARE)
-            if cut < least or not self._has_free(kept):
+            if cut < least or not self._has_free(kept + unflushed_bytes(database)):
                 return False
             # The deletion gets a file of its own. In one with newer changes it would reach over all of the log that is
             # between, and RocksDB would write that again.

@@ -278,6 +278,17 @@ def flush_database(database: Database) -> None:
             family.flush()
 
 
+def unflushed_bytes(database: Database) -> int:
+    """What `flush_database` writes, at most.
+
+    Raises:
+        StoreFailed, StoreClosed: RocksDB does not say.
+    """
+    with rocksdb_errors(database.path):
+        families = (database.log, database.kv, database.meta)
+        return sum(family.property_int_value("rocksdb.cur-size-all-mem-tables") or 0 for family in families)
+
+
 def join_log_files(database: Database, start_key: bytes, end_key: bytes) -> None:
     """Write the files of the log that have the keys of [start_key, end_key] anew, as one or a few.
 

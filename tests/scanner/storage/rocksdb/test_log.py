@@ -315,14 +315,15 @@ def test_what_was_truncated_takes_no_disk_though_nothing_is_written(large: Path,
 
 
 @pytest.mark.parametrize(
-    ("start", "free_bytes", "frees"), [(5, 1 << 40, False), (20, 1_900_000, False), (20, 1_900_001, True)]
+    ("start", "free_bytes", "frees"), [(5, 1 << 40, False), (20, 1_900_007, False), (20, 1_900_008, True)]
 )
 def test_no_more_is_written_again_than_is_freed(
     large: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: int, free_bytes: int, frees: bool
 ) -> None:
-    """Files are left as they are where more of them stays than goes, and where the disk has no room for that."""
+    """Files are left where more of them stays than goes, or the disk has no room for that and what is in memory."""
     compacted: list[bytes] = []
     monkeypatch.setattr(rocks_bucket, "cut_bytes", lambda *_: (start * 100_000, 1_900_000))
+    monkeypatch.setattr(rocks_bucket, "unflushed_bytes", lambda _: 7)
     monkeypatch.setattr(rocks_bucket, "compact_log", lambda _, end_key: compacted.append(end_key))
     monkeypatch.setattr(DiskSpace, "_room", lambda _: Room(free_bytes, 1 << 50))
     with RocksStore.open(shutil.copytree(large, tmp_path / "store"), _SMALL) as store:
