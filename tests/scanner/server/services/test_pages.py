@@ -219,4 +219,4 @@ async def test_a_filter_that_drops_everything_returns_in_time(model: Model) -> N
         await scan.read_all()
 
     assert (page.row_count, page.more) == (0, True)
-    assert (scan.pages[-1].rows, len(scan.pages)) == (0, 51)
+    assert (scan.pages[-1].rows, len(scan.pages)) == (0, 50)
