@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import re
 from pathlib import Path
 from typing import Final
@@ -77,11 +78,9 @@ def test_defaults() -> None:
 
 def test_the_docstring_has_them_all() -> None:
     """`help(WeirDataSource)` has a line for each option: of reads, of changes, of connections, of writes."""
-    text = (WeirDataSource.__doc__ or "").partition("Examples")[0]
+    text = (inspect.getdoc(WeirDataSource) or "").partition("Examples")[0]
     found = [
-        name
-        for line in re.findall(r"^    ((?:\w+, )*\w+) : ", text, re.MULTILINE)
-        for name in line.split(", ")
+        name for line in re.findall(r"^((?:\w+, )*\w+) : ", text, re.MULTILINE) for name in line.split(", ")
     ]
     assert found == list(NAMES)
     security = OPTION_NAMES.index("tlsCa")
