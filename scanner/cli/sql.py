@@ -7,10 +7,10 @@ import gc
 import json
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from queue import SimpleQueue
-from typing import IO, TYPE_CHECKING, Any, Final
+from queue import Empty, SimpleQueue
+from typing import IO, TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 import duckdb
@@ -45,6 +45,10 @@ if TYPE_CHECKING:
 _BATCH_ROWS: Final = 65_536
 LEASE_TTL_S: Final = 60.0
 """How long the state is kept for nobody if this process is killed; it is renewed while the query runs."""
+
+_SIGNALS_SEEN_S: Final = 0.5
+"""How long a signal may wait for its handler."""
+_T = TypeVar("_T")
 
 # At the end of the process DuckDB complains of what is left of it, if the garbage collector may not look there.
 atexit.register(gc.unfreeze)
@@ -151,7 +155,7 @@ def aside(query: Query) -> Iterator[Callable[[Callable[[], Any]], Any]]:
     def interruptibly(function: Callable[[], Any]) -> Any:
         try:
             functions.put(function)
-            answer, error = answers.get()
+            answer, error = _next_of(answers)
         except KeyboardInterrupt:
             query.runs.end()
             query.connection.interrupt()
@@ -170,6 +174,13 @@ def aside(query: Query) -> Iterator[Callable[[Callable[[], Any]], Any]]:
     finally:
         functions.put(None)
         thread.join()
+
+
+def _next_of(answers: SimpleQueue[_T]) -> _T:
+    # Not in one piece: a signal that another thread got, or that came just before the wait, does not end it.
+    while True:
+        with suppress(Empty):
+            return answers.get(timeout=_SIGNALS_SEEN_S)
 
 
 def run_into(

@@ -25,13 +25,18 @@ class Patient(Random):
 
 
 @contextmanager
-def interrupted_after(wait: Callable[[], object]) -> Iterator[None]:
-    """Interrupt this thread when `wait` has returned in another one; Ctrl-C is as Python has it meanwhile."""
+def interrupted_after(wait: Callable[[], object], *, elsewhere: bool = False) -> Iterator[None]:
+    """Interrupt this thread when `wait` has returned in another one; Ctrl-C is as Python has it meanwhile.
+
+    Args:
+        wait: Called in a thread of its own.
+        elsewhere: That thread gets the signal, so that it ends no wait of this one.
+    """
     main = threading.get_ident()
 
     def press() -> None:
         wait()
-        signal.pthread_kill(main, signal.SIGINT)
+        signal.pthread_kill(threading.get_ident() if elsewhere else main, signal.SIGINT)
 
     presser = threading.Thread(target=press)
     previous = signal.signal(signal.SIGINT, signal.default_int_handler)

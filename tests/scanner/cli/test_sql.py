@@ -393,8 +393,9 @@ def test_nothing_else_of_a_dataset_is_there() -> None:
             getattr(dataset, name)()
 
 
-def test_an_interrupt_ends_a_query_that_waits(tmp_path: Path) -> None:
-    """Ctrl-C while DuckDB's threads wait for a server that is gone ends the query at once."""
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_an_interrupt_ends_a_query_that_waits(tmp_path: Path, *, elsewhere: bool) -> None:
+    """Ctrl-C while DuckDB's threads wait for a server that is gone ends the query, whichever thread gets it."""
     patient = Patient()
     with running_server(tmp_path) as gone:
         client = scanner.sync.connect(gone.endpoint, rng=patient)
@@ -404,7 +405,7 @@ def test_an_interrupt_ends_a_query_that_waits(tmp_path: Path) -> None:
         with (
             aside(query) as interruptibly,
             pytest.raises(KeyboardInterrupt),
-            interrupted_after(patient.drawn.wait),
+            interrupted_after(patient.drawn.wait, elsewhere=elsewhere),
         ):
             run_into(query, "none", BytesIO(), None, interruptibly)
         assert query.runs.ended
