@@ -414,6 +414,8 @@ class RocksBucket:
                 flush_database(database)
                 self._delete_truncated(database, log_range)
                 flush_database(database)
+            # Cut between the flush of the log and that of the rows, it would be of two states.
+            write_manifest_length(self._path, self._identity)
         with self._lifetime.compacting() as database:
             compact_log(database, last_key(log_range.start - 1))
         self._freed = log_range.start

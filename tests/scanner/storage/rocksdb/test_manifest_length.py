@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from scanner.errors import DataCorrupted
+from scanner.storage.rocksdb import bucket as rocks_bucket
 from scanner.storage.rocksdb.manifest_length import NAME, noted_length, write_manifest_length
 from scanner.storage.rocksdb.store import RocksStore
 from tests.support.histories import changes_of, read_all, rows_as_of
@@ -74,6 +75,38 @@ def test_wherever_a_manifest_is_cut_the_state_is_one_that_was(tmp_path: Path, ta
                 except DataCorrupted:
                     refused += 1
     assert refused
+
+
+def test_a_manifest_that_lacks_a_flush_of_a_log_that_was_freed_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log is flushed before the rows: between the two it would have changes whose rows are missing."""
+    monkeypatch.setattr(rocks_bucket, "_FREED_BYTES_MIN", 1)
+    monkeypatch.setattr(rocks_bucket, "compact_log", lambda *_: None)
+    data, killed = tmp_path / "data", tmp_path / "killed"
+    with RocksStore.open(data) as store:
+        store.create_table(one_bucket("items"))
+        bucket = store.bucket("items", 0)
+        for number in range(6):
+            bucket.commit([[put(number, "old")]])
+        store.create_checkpoint("items", 0)
+        bucket.flush()
+        with bucket._lifetime.using() as database:
+            # None removes files while they are copied.
+            for family in (database.kv, database.log, database.meta):
+                family.set_options({"disable_auto_compactions": "true"})
+        del database, family  # They would keep it open.
+        bucket.commit([[put(0, "new")]])
+        bucket.truncate_log(5)
+        [manifest] = data.glob("tables/*/0000/MANIFEST-*")
+        noted = manifest.stat().st_size
+        assert bucket.free_log()
+        bucket.commit([[put(1, "new")]])
+        shutil.copytree(data, killed)
+    damaged = killed / manifest.relative_to(data)
+    os.truncate(damaged, next(start for start in record_starts(damaged.read_bytes()) if start > noted))
+    with RocksStore.open(killed) as store, pytest.raises(DataCorrupted, match="would be of different states"):
+        store.bucket("items", 0)
 
 
 def test_what_says_nothing_is_no_obstacle(tmp_path: Path) -> None:
