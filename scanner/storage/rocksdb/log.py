@@ -264,17 +264,19 @@ def stored_bytes(database: Database, log_range: LogRange) -> int:
 
 
 def cut_bytes(database: Database, log_range: LogRange) -> tuple[int, int]:
-    """What files take of chunks in front of the log's range, and what of its chunks is in the same files, in bytes.
+    """What files take of chunks in front of the log's range, and what else is in the same files, in bytes.
 
     Raises:
         StoreClosed: the database was closed.
     """
+    # What is behind the log is not cut: a share of a transaction that is being applied.
+    front = log_range._replace(start_ordinal=0, end_ordinal=log_range.start_ordinal)
     cut = kept = 0.0
     for file in log_files(database):
-        share = _share(_first_chunk(file), file.end, log_range)
-        if share < 1:
-            cut += file.size_bytes * (1 - share)
-            kept += file.size_bytes * share
+        share = _share(_first_chunk(file), file.end, front)
+        if share:
+            cut += file.size_bytes * share
+            kept += file.size_bytes * (1 - share)
     return round(cut), round(kept)
 
 

@@ -334,6 +334,21 @@ def test_no_more_is_written_again_than_is_freed(
     assert compacted == [last_key(start - 1)] * frees
 
 
+def test_a_share_that_is_being_applied_is_not_taken_for_cut(tmp_path: Path) -> None:
+    """Its changes are behind the log's end, and as large as they may be: nothing is flushed and written again."""
+    draw = random.Random(1)
+    with RocksStore.open(tmp_path, _SMALL) as store:
+        store.create_table(ITEMS)
+        bucket = store.bucket("items", 0)
+        for number in range(3):
+            bucket.commit([[put(number, "x")]])
+        bucket.truncate_log(1)
+        part = [put(number, draw.randbytes(100_000).decode("latin-1")) for number in range(20)]
+        bucket.commit_prepared(bucket.prepare([part]), unfinished=True)
+        bucket.flush()
+        assert not bucket.free_log()
+
+
 _KIB, _MIB = 1024, 1024 * 1024
 
 
