@@ -418,7 +418,7 @@ class RocksBucket:
             write_manifest_length(self._path, self._identity)
         with self._lifetime.compacting() as database:
             compact_log(database, last_key(log_range.start - 1))
-        self._freed = log_range.start
+            self._freed = log_range.start  # Here: once the bucket is opened anew, nothing is known of that.
         return True
 
     def join_log(self) -> bool:
