@@ -158,7 +158,7 @@ class Client:
             try:
                 yield stream
             finally:
-                stream.leave()
+                stream.reset(ErrorCode.CANCEL)
         if deadline is not None and deadline.cancelled_caught:
             raise _too_slow(path, timeout_s)
 

@@ -306,13 +306,6 @@ class Stream:
         self._outbound.reset(self._core, code)
         self._driver.pump()
 
-    def leave(self) -> None:
-        """Reset the call, unless it is over but for our end, which is on its way out."""
-        core = self._core
-        unwritten = core.outgoing_bytes
-        if not (core.remote_ended and core.end_requested and unwritten <= core.send_window.available):
-            self.reset()
-
     def _queue(self, parts: tuple[Buffer, ...]) -> int:
         size = self._queue_silently(parts)
         self._driver.pump()
@@ -442,16 +435,6 @@ class ServerStream(Stream):
         """Send the last message, and status OK."""
         self._queue_silently(parts)
         self.end_call()
-
-    def send_status(self) -> None:
-        """Send status OK after what is queued, while the handler goes on listening until the peer has half-closed.
-
-        When a handler returns before that, the stream is reset behind the status (RFC 9113 section 8.1). Some proxies
-        then drop what they have not passed on.
-        """
-        self._driver.tell_time()
-        self._outbound.linger_call(self._core)
-        self._driver.write_now()
 
     def fail(self, failure: CallFailed) -> None:
         """`end_call` with the status of an exception."""

@@ -248,7 +248,6 @@ async def open_scan(
     stop_at_end: bool = False,
     group: str = "",
     group_epoch: int = 0,
-    status_with_end: bool = False,
 ) -> AsyncIterator[RawScan]:
     """Open a push scan of the sample table, or continue one."""
     opening = pb.ScanOpen(
@@ -264,7 +263,6 @@ async def open_scan(
         stream_id=stream_id,
         resume_token=resume_token,
         as_of=as_of,
-        status_with_end=status_with_end,
     )
     async with client.open_stream(SCAN) as stream:
         await stream.send(pb.ScanRequest(open=opening).SerializeToString())

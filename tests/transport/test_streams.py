@@ -15,7 +15,6 @@ from tests.support.faults import memory_pair, memory_server
 from tests.transport.test_shell import check_echo, echo, send_much
 from transport import (
     CallFailed,
-    ErrorCode,
     LocalProtocolError,
     ServerStream,
     StatusCode,
@@ -173,68 +172,3 @@ async def test_a_call_may_have_a_wider_window(asked: int, given: int) -> None:
                 assert len(await stream.receive()) == 1_000
             await trio.testing.wait_all_tasks_blocked()
             assert given // 2 <= call.statistics().send_window <= given
-
-
-async def listen_on(stream: ServerStream) -> None:
-    """Send the status before the client has half-closed, and wait until it has."""
-    await stream.send(b"all")
-    stream.send_status()
-    while await stream.receive() is not None:
-        pass
-
-
-async def test_a_handler_may_listen_behind_its_status() -> None:
-    """The call is left open for the peer to end; when the handler ends first, it is reset as ever."""
-
-    async def leave(stream: ServerStream) -> None:
-        await stream.send(b"all")
-        stream.send_status()
-
-    def request(stream_id: int, path: str) -> bytes:
-        return wire.headers(stream_id, [*wire.REQUEST[:2], (":path", path), *wire.REQUEST[3:]])
-
-    async with memory_server({"/listen": listen_on, "/leave": leave}) as memory:
-        peer = memory.peer
-        await peer.send(wire.PREFACE + wire.settings() + wire.settings(ack=True))
-        await peer.send(request(1, "/listen"), wire.data(1, wire.message(b"one")))
-        frames = await peer.settle()
-        assert len(wire.only(frames, wire.HEADERS, 1)) == 2  # The second one ends it.
-        assert not wire.only(frames, wire.RST_STREAM)
-        await peer.send(wire.data(1, wire.message(b"two"), end=True))
-        assert not wire.only(await peer.settle(), wire.RST_STREAM)
-        await peer.send(request(3, "/leave"))
-        frames = await peer.settle()
-        assert [frame.code for frame in wire.only(frames, wire.RST_STREAM, 3)] == [ErrorCode.NO_ERROR]
-        # Where the status waits for the window, the reset waits for the status.
-        await peer.send(wire.settings((wire.INITIAL_WINDOW_SIZE, 0)), request(5, "/leave"))
-        assert not wire.only(await peer.settle(), wire.RST_STREAM)
-        await peer.send(wire.window_update(5, 100))
-        kinds = [frame.kind for frame in await peer.settle() if frame.stream_id == 5]
-        assert kinds == [wire.DATA, wire.HEADERS, wire.RST_STREAM]
-
-
-async def test_a_call_whose_ends_are_both_said_is_not_reset() -> None:
-    """A client that has the status, has half-closed and leaves at once: its end goes out all the same."""
-    heard: list[str] = []
-
-    async def listen(stream: ServerStream) -> None:
-        try:
-            await listen_on(stream)
-        except StreamReset:
-            heard.append("reset")
-        else:
-            heard.append("end")
-
-    async with memory_pair({"/listen": listen}) as (client, *_):
-        async with client.open_stream("/listen") as stream:
-            assert await stream.receive() == b"all"
-            await trio.testing.wait_all_tasks_blocked()
-            await stream.send(b"more")
-            await stream.send_end()
-            assert await stream.receive() is None
-        await trio.testing.wait_all_tasks_blocked()
-        async with client.open_stream("/listen") as stream:
-            assert await stream.receive() == b"all"
-            await trio.testing.wait_all_tasks_blocked()
-        await trio.testing.wait_all_tasks_blocked()
-    assert heard == ["end", "reset"]

@@ -119,15 +119,7 @@ class Outbound:
     def end_call(
         self, stream: StreamCore, status: StatusCode, message: str = "", details: bytes = b""
     ) -> None:
-        """Send a server's final status after what is queued. Does nothing if the stream is over.
-
-        Where `linger_call` has sent it: nobody listens to the peer any more.
-        """
-        if stream.lingers:
-            stream.lingers = False
-            if stream.state is StreamState.HALF_CLOSED_LOCAL:
-                self.reset(stream, ErrorCode.NO_ERROR)
-            return
+        """Send a server's final status after what is queued. Does nothing if the stream is over."""
         if stream.end_requested or stream.state not in SENDABLE or stream.failure is not None:
             return
         fields = calls.trailers(status, message, details)
@@ -139,11 +131,6 @@ class Outbound:
             stream.headers_sent = True
         stream.stalls.enter(StallReason.SOCKET, self._clock.now)  # until all of it is out
         self.queue.schedule(stream)
-
-    def linger_call(self, stream: StreamCore) -> None:
-        """Send a server's status OK after what is queued, and leave the peer's side open until `end_call`."""
-        self.end_call(stream, StatusCode.OK)
-        stream.lingers = stream.end_requested
 
     def drop_unsent(self, stream: StreamCore) -> None:
         """Drop what is queued before a server's final status, which then needs no window. Not for status OK."""
@@ -259,7 +246,7 @@ class Outbound:
                 fields = [*fields, NeverIndexedHeaderTuple(calls.STALLS_FIELD, times.encode())]
             frame = self._headers(stream.stream_id, fields, end_stream=True)
         stream.advance(StreamInput.SEND_END)
-        if stream.state is not StreamState.CLOSED and not (self._client or stream.lingers):
+        if stream.state is not StreamState.CLOSED and not self._client:
             # The answer is complete; what the client may still send is of no use (section 8.1).
             frame += frames.reset(stream.stream_id, ErrorCode.NO_ERROR)
             failure = stream.failure or StreamReset(ErrorCode.NO_ERROR, by_peer=False)

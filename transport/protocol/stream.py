@@ -62,7 +62,6 @@ class StreamCore:
         "headers_received",
         "headers_sent",
         "inbox",
-        "lingers",
         "outgoing",
         "outgoing_bytes",
         "owner",
@@ -131,8 +130,6 @@ class StreamCore:
         self.headers_sent = False
         self.end_requested = False
         """Our end follows the octets of `outgoing`."""
-        self.lingers = False
-        """At a server: its end does not end the peer's side, which the handler still listens to."""
         self.trailers_to_send: Headers | None = None
         # The end.
         self.failure: TransportError | None = None

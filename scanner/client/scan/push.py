@@ -95,7 +95,6 @@ class BucketReceiver:
         self._scan_open = pb.ScanOpen()
         self._scan_open.CopyFrom(scan_open)
         self._scan_open.stream_id = secrets.token_bytes(_STREAM_ID_BYTES)
-        self._scan_open.status_with_end = True  # A demand that comes too late to be sent is not missed.
         self._batch_bytes_wanted = scan_open.batch_bytes_max
         self._cuts = 0
         """Streams in a row that began, were cut and brought nothing."""

@@ -171,8 +171,6 @@ class ScanService:
                 push = await self._serve(stream, request, query)
         finally:
             self._opened -= 1
-        if request.status_with_end:
-            stream.send_status()
         await self._see_off(push)
 
     async def _serve(

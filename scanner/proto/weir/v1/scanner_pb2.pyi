@@ -155,7 +155,7 @@ class Literal(_message.Message):
     def __init__(self, boolean: _Optional[bool] = ..., integer: _Optional[int] = ..., number: _Optional[float] = ..., text: _Optional[str] = ..., binary: _Optional[bytes] = ..., decimal: _Optional[str] = ..., temporal: _Optional[str] = ...) -> None: ...
 
 class ScanOpen(_message.Message):
-    __slots__ = ("stream_id", "source", "query", "batch_bytes_max", "batch_rows_max", "resume_token", "as_of", "lease_id", "as_of_history", "log_start", "stop_offset", "stop_at_end", "group", "group_epoch", "status_with_end")
+    __slots__ = ("stream_id", "source", "query", "batch_bytes_max", "batch_rows_max", "resume_token", "as_of", "lease_id", "as_of_history", "log_start", "stop_offset", "stop_at_end", "group", "group_epoch")
     STREAM_ID_FIELD_NUMBER: _ClassVar[int]
     SOURCE_FIELD_NUMBER: _ClassVar[int]
     QUERY_FIELD_NUMBER: _ClassVar[int]
@@ -170,7 +170,6 @@ class ScanOpen(_message.Message):
     STOP_AT_END_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     GROUP_EPOCH_FIELD_NUMBER: _ClassVar[int]
-    STATUS_WITH_END_FIELD_NUMBER: _ClassVar[int]
     stream_id: bytes
     source: ScanSource
     query: ScanQuery
@@ -185,8 +184,7 @@ class ScanOpen(_message.Message):
     stop_at_end: bool
     group: str
     group_epoch: int
-    status_with_end: bool
-    def __init__(self, stream_id: _Optional[bytes] = ..., source: _Optional[_Union[ScanSource, str]] = ..., query: _Optional[_Union[ScanQuery, _Mapping]] = ..., batch_bytes_max: _Optional[int] = ..., batch_rows_max: _Optional[int] = ..., resume_token: _Optional[bytes] = ..., as_of: _Optional[int] = ..., lease_id: _Optional[str] = ..., as_of_history: _Optional[bytes] = ..., log_start: _Optional[_Union[LogStart, _Mapping]] = ..., stop_offset: _Optional[int] = ..., stop_at_end: _Optional[bool] = ..., group: _Optional[str] = ..., group_epoch: _Optional[int] = ..., status_with_end: _Optional[bool] = ...) -> None: ...
+    def __init__(self, stream_id: _Optional[bytes] = ..., source: _Optional[_Union[ScanSource, str]] = ..., query: _Optional[_Union[ScanQuery, _Mapping]] = ..., batch_bytes_max: _Optional[int] = ..., batch_rows_max: _Optional[int] = ..., resume_token: _Optional[bytes] = ..., as_of: _Optional[int] = ..., lease_id: _Optional[str] = ..., as_of_history: _Optional[bytes] = ..., log_start: _Optional[_Union[LogStart, _Mapping]] = ..., stop_offset: _Optional[int] = ..., stop_at_end: _Optional[bool] = ..., group: _Optional[str] = ..., group_epoch: _Optional[int] = ...) -> None: ...
 
 class LogStart(_message.Message):
     __slots__ = ("earliest", "latest", "offset", "timestamp_us")

@@ -436,23 +436,6 @@ async def test_a_call_that_is_not_half_closed_ends_in_the_end(
     assert scan.stream.peer_stalls.seconds(StallReason.PEER) == pytest.approx(waited_s, abs=0.2)
 
 
-async def test_the_status_follows_the_end_if_that_is_asked_for(mock_clock: trio.testing.MockClock) -> None:
-    """The client half-closes later, or not at all; what it still demands is taken meanwhile."""
-    async with serving(filled_store(5)) as (_, client):
-        async with open_scan(client, credit=1 << 20, status_with_end=True) as scan:
-            responses = [await scan.stream.receive() for _ in ("started", "batch", "end")]
-            assert await scan.stream.receive() is None
-            await scan.demand(2 << 20)
-            await trio.testing.wait_all_tasks_blocked(0.01)
-            over = [scan.stream.over]
-            mock_clock.jump(2.1)
-            await trio.testing.wait_all_tasks_blocked(0.01)
-            over.append(scan.stream.over)
-
-    assert over == [False, True]
-    assert pb.ScanResponse.FromString(bytes(responses[-1])).end.rows == 5
-
-
 async def test_an_ended_scan_that_is_not_half_closed_takes_no_room() -> None:
     """Only its call is left: another scan may be opened, and the same stream id replaces nothing."""
     async with serving(filled_store(5), ScannerConfig(scans_max=1)) as (server, client):
