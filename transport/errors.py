@@ -136,6 +136,10 @@ class StreamRefused(TransportError):
     """
 
 
+class StreamUnprocessed(StreamRefused):
+    """The peer's GOAWAY says so, which is to be believed (RFC 9113 section 8.7): the connection takes no more calls."""
+
+
 class ConnectionLost(TransportError):
     """The connection is gone; the cause, if there is one, is chained."""
 

@@ -229,10 +229,23 @@ class Connection:
     async def call(self, path: str, request: bytes, *, retries: int | None = None) -> Any:
         """Make a unary call; see `transport.Client.call`. Connects first, if need be, with retries as of `client`.
 
+        One that meets the server's GOAWAY, and was not processed, is made again as often: nginx says goodbye after each
+        thousand calls.
+
         Raises:
             ServerUnavailable, Unauthenticated: See `client`.
             TransportError: The call failed; it is not made again.
         """
+        attempts = self.attempts(retries)
+        while True:
+            try:
+                return await self._call_known(path, request, retries)
+            except transport.StreamUnprocessed as error:
+                failure = as_scanner_error(error, path.rpartition("/")[2])
+            await attempts.wait_retry(failure)
+
+    async def _call_known(self, path: str, request: bytes, retries: int | None) -> Any:
+        """Make it once; twice, if the server does not know the first one's token, and there is a newer one."""
         try:
             return await self._call(path, request, retries)
         except ServerUnavailable as error:

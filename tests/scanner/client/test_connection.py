@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 
 import pytest
@@ -293,6 +293,36 @@ async def test_what_a_server_says_that_takes_no_calls_is_told(
             ServerUnavailable, match="takes no new calls: it said ENHANCE_YOUR_CALM too many connections"
         ):
             await connection.call(ECHO, b"")
+
+
+@pytest.mark.parametrize("retries", [0, 1])
+async def test_a_call_that_a_goaway_has_overtaken_is_made_again(
+    autojump_clock: trio.testing.MockClock, retries: int
+) -> None:
+    """It was not processed: the server, or a proxy as after each thousand calls, had said goodbye just before."""
+    (ours, theirs), (second, at_server) = (trio.testing.memory_stream_pair() for _ in range(2))
+    streams = iter((ours, second))
+    connect = connect_by_tcp("memory", 1, dial=lambda: _next_of(streams))
+    answers: list[object] = []
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(transport.Server({ECHO: echo}, TransportConfig()).handle_connection, at_server)
+        async with open_connection(connect, "memory:1", policy=RetryPolicy(retries=retries)) as connection:
+            await theirs.send_all(wire.settings())
+            async with trio.open_nursery() as calling:
+                calling.start_soon(outcome_of, partial(connection.call, ECHO, b"once"), answers)
+                await settle()
+                await theirs.send_all(wire.goaway(0))
+        nursery.cancel_scope.cancel()
+    if retries:
+        assert answers == [b"once"]
+    else:
+        (answer,) = answers
+        assert isinstance(answer, ServerUnavailable)
+        assert "refused: the peer went away before it processed the call" in str(answer)
+
+
+async def _next_of(streams: Iterator[trio.abc.Stream]) -> trio.abc.Stream:
+    return next(streams)
 
 
 async def test_a_left_client_says_so(autojump_clock: trio.testing.MockClock) -> None:
