@@ -453,7 +453,7 @@ class Bucket(Protocol):
 
         Raises:
             StoreFailed: the disk refused.
-            DataCorrupted: a file is damaged.
+            DataCorrupted: a file is damaged; nothing was done.
             StoreClosed: the bucket was closed.
         """
 

@@ -26,7 +26,14 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from scanner.errors import ScannerError, SlowConsumer, StoreClosed, TableNotFound
+from scanner.errors import (
+    DataCorrupted,
+    ScannerError,
+    SlowConsumer,
+    StoreClosed,
+    StoreFailed,
+    TableNotFound,
+)
 from scanner.server.failures import Failures
 
 if TYPE_CHECKING:
@@ -96,9 +103,7 @@ class Retention:
                     self._end_longest(f"{name}[{index}]", bucket, wanted)
                     await self.cut(name, index, bucket, wanted)
                 await self.free(bucket)
-                # Of one bucket at a time, and few files: what waits for the thread that compacts, waits briefly.
-                if bucket.is_open:
-                    await self._run_blocking(bucket.storage.join_log)
+                await self._join(name, index, bucket)
                 if idle:
                     await bucket.close_idle(0)
             except (StoreClosed, TableNotFound):
@@ -108,6 +113,17 @@ class Retention:
             else:
                 log = f"the changelog of {name}[{index}]"
                 self._failures.clear(f"{log} is not cut", f"{log} is cut again, where it has to be")
+
+    async def _join(self, name: str, index: int, bucket: ServedBucket) -> None:
+        """Join small files, of one bucket at a time, and few: who waits for the thread that compacts, waits briefly."""
+        log = f"the changelog of {name}[{index}]"
+        try:
+            if bucket.is_open:
+                await self._run_blocking(bucket.storage.join_log)
+        except (DataCorrupted, StoreFailed) as error:
+            self._failures.add(f"small files of {log} are not joined", error)
+        else:
+            self._failures.clear(f"small files of {log} are not joined", f"{log} can be joined again")
 
     def _is_due(self, bucket: ServedBucket) -> bool:
         if bucket.is_open:

@@ -93,6 +93,7 @@ from scanner.storage.rocksdb.log import (
     cut_bytes,
     files_to_join,
     log_files,
+    require_readable,
     stored_bytes,
 )
 from scanner.storage.rocksdb.log_reader import LogReader
@@ -428,6 +429,7 @@ class RocksBucket:
             size = sum(file.size_bytes for file in files)
             if not files or self._lifetime.failure is not None or not self._has_free(size, reserve=True):
                 return False
+            require_readable(database, files)
             join_log_files(database, files[0].start_key, files[-1].end_key)
             return True
 

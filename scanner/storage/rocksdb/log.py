@@ -321,6 +321,33 @@ def files_to_join(files: Sequence[LogFile]) -> Sequence[LogFile]:
     return ordered[best.start : best.stop]
 
 
+def require_readable(database: Database, files: Sequence[LogFile]) -> None:
+    """Read adjacent files of the log: RocksDB takes no more writes once a compaction has found a damaged block.
+
+    Raises:
+        DataCorrupted: They cannot be read to their end.
+        StoreFailed, StoreClosed: the disk refused, or the database was closed.
+    """
+    options, reached, end = ReadOptions(), files[0].start_key, files[-1].end_key
+    options.fill_cache(False)  # type: ignore[call-arg]  # Its stub has no argument.
+    with rocksdb_errors(database.path):
+        keys: Iterator[Any] = database.log.keys(from_key=reached, read_opt=options)
+        iterator: RdictIter = database.log.iter(options)
+        try:
+            for reached in keys:
+                if reached >= end:
+                    return
+            # The end of the log, whose last keys may be deleted ones; or a read that failed: `keys` does not say so.
+            iterator.seek(reached)
+            if iterator.valid():
+                iterator.next()
+            if iterator.valid():
+                raise DataCorrupted(f"{database.path}: a read of the changelog failed, and succeeds now")
+            iterator.status()
+        finally:
+            del keys, iterator  # As in `read_chunks`.
+
+
 def _first_chunk(file: LogFile) -> int:
     """The ordinal of a file's first chunk. Where it has deletions, they may reach further back than its chunks."""
     return max(file.start, file.end - file.entries) if file.entries else file.start

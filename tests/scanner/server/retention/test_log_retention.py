@@ -17,7 +17,7 @@ import pytest
 import trio
 import trio.testing
 
-from scanner.errors import DiskFull, LeaseNotFound, SlowConsumer, SnapshotLost, StoreFailed
+from scanner.errors import DataCorrupted, DiskFull, LeaseNotFound, SlowConsumer, SnapshotLost, StoreFailed
 from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.server.clock import WallClock
 from scanner.server.config import ScannerConfig
@@ -641,6 +641,30 @@ async def test_a_sweep_joins_the_files_of_each_log(monkeypatch: pytest.MonkeyPat
         monkeypatch.setattr(bucket.storage, "join_log", lambda: joined.append(bucket.storage.log_end))
         await kept.maintenance.retention.sweep()
     assert joined == [10]
+
+
+async def test_files_that_cannot_be_joined_are_named(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Once; the changelog is cut all the same."""
+    store = MemoryStore(clock=lambda: 1)
+    store.create_table(description())
+
+    def damaged() -> bool:
+        raise DataCorrupted("damaged")
+
+    async with open_maintenance(store) as kept:
+        await kept.write(range(10))
+        bucket = await kept.bucket()
+        monkeypatch.setattr(bucket.storage, "join_log", damaged)
+        for _ in range(2):
+            await kept.maintenance.retention.sweep()
+        monkeypatch.setattr(bucket.storage, "join_log", lambda: False)
+        await kept.maintenance.retention.sweep()
+    assert [record.getMessage() for record in caplog.records] == [
+        "small files of the changelog of items[0] are not joined: damaged",
+        "the changelog of items[0] can be joined again",
+    ]
 
 
 async def test_a_failure_that_lasts_is_told_once_and_so_is_its_end(

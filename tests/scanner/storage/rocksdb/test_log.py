@@ -18,12 +18,19 @@ from scanner.storage.rocksdb import log as rocks_log
 from scanner.storage.rocksdb.bucket import RocksBucket
 from scanner.storage.rocksdb.changelog import LogRange, decode_chunk, last_key, log_key
 from scanner.storage.rocksdb.config import Compression, StorageConfig
-from scanner.storage.rocksdb.log import KeySpan, LogFile, files_to_join, log_files, unproven_spans
+from scanner.storage.rocksdb.log import (
+    KeySpan,
+    LogFile,
+    files_to_join,
+    log_files,
+    require_readable,
+    unproven_spans,
+)
 from scanner.storage.rocksdb.space import DiskSpace, Room
 from scanner.storage.rocksdb.sst_files import sst_files
 from scanner.storage.rocksdb.store import RocksStore
 from tests.support.changelog import chunks
-from tests.support.storage_damage import delete_change, raw_database
+from tests.support.storage_damage import delete_change, flip, raw_database
 from tests.support.storage_tables import ITEMS, changes_of, put, puts
 
 _SMALL = StorageConfig(
@@ -419,6 +426,25 @@ def test_many_small_files_become_one(of_ten_files: RocksBucket, tmp_path: Path) 
     bucket.truncate_log(6)
     bucket.suspend()
     assert changes_of(bucket) == changes[6:]
+
+
+@pytest.mark.parametrize("number", [0, 4, 9])
+def test_a_damaged_file_is_not_joined(of_ten_files: RocksBucket, number: int) -> None:
+    """It is found before RocksDB compacts, and would take no writes behind it; who reads elsewhere meets nothing."""
+    ordered = sorted(_files(of_ten_files), key=lambda file: file.start_key)
+    flip(Path(ordered[number].path), 20)
+    for _ in range(2):
+        with pytest.raises(DataCorrupted, match="are damaged"):
+            of_ten_files.join_log()
+        of_ten_files.commit([[put(100, "x")]])
+    assert [len(_files(of_ten_files)), of_ten_files.failure] == [10, None]
+
+
+def test_files_may_end_with_what_was_deleted(of_ten_files: RocksBucket) -> None:
+    """Their last keys are then not those of chunks, and nothing is there behind the last chunk."""
+    files = sorted(_files(of_ten_files), key=lambda file: file.start_key)
+    with of_ten_files._lifetime.using() as database:
+        require_readable(database, [*files[:-1], files[-1]._replace(end_key=log_key(1000))])
 
 
 @pytest.mark.parametrize(("more", "joins"), [(0, False), (1, True)])
