@@ -244,9 +244,12 @@ class ImageScan:
     @property
     def _used_up(self) -> bool:
         """Whether the end of the range was reached, and no change is left; the changes are ready."""
-        if self._open is not None or (self._changes is not None and self._changes.next_key is not None):
+        image = self._image
+        if self._open is not None or not (
+            image is None or self._next == len(image) or self._is_past_end(image)
+        ):
             return False
-        return self._image is None or self._next == len(self._image) or self._is_past_end(self._image)
+        return self._changes is None or self._changes.next_key is None
 
     def _read(self, rows_max: int, bytes_max: int) -> RowsRead:
         if self._changes is not None and not self._changes.ready:

@@ -191,9 +191,9 @@ class PushScan:
         """After `run`: let a client that grants credit read up to the end before its call ends. The scan may be closed.
 
         The client may still be at an earlier batch, and send a demand for each that follows. Some libraries (grpc.aio)
-        fail a whole call, and drop what they have received of it, when a message can no longer be sent. Nor is that for
-        a client to waive: where a status comes before the half-close, nginx takes the connection out of its pool,
-        nghttpx passes no half-close on any more, and Envoy resets the call.
+        fail a whole call, and drop what they have received of it, when a message can no longer be sent. A client cannot
+        waive that, since it does not know what is between: behind a status that comes before the half-close, nginx
+        takes the connection out of its pool, nghttpx passes no half-close on, and Envoy resets the call.
 
         Raises:
             ScannerError: The client broke the rules.
