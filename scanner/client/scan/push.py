@@ -12,6 +12,9 @@ Invariants:
    them is followed by one with larger ones, up to what was asked for in the first place.
 4. A stream on which nothing comes, no heartbeat and no part of a message either, counts as failed after a while: what
    sits between may keep a connection alive behind which nobody is any more.
+5. A scan of few rows is one call as any server-streaming one: its open goes out with all of its credit and the
+   half-close, so the status comes with the end. If its rows take more than the credit, the server ends the stream with
+   `DRAINED`, and the next one, which grants on, goes on there.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ import trio
 from scanner.client.failures import translated
 from scanner.client.scan.push_receiver import PushReceiver, ReceiverState
 from scanner.client.scan.turns import Delivery
-from scanner.errors import ScannerError, ServerUnavailable, TooManyFiles, TooManyScans
+from scanner.errors import Draining, ScannerError, ServerUnavailable, TooManyFiles, TooManyScans
 from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.wire import methods
 from transport import TransportError
@@ -74,6 +77,7 @@ class BucketReceiver:
         attempts: Fresh; a sibling of those of the other buckets.
         what: Names the scan in errors.
         lasting: Whether the scan does not end by itself.
+        one_call: Whether the rows are thought to be so few that the credit covers them.
         batches_per_stream: For tests: cut each stream after so many batches, and go on.
     """
 
@@ -88,9 +92,12 @@ class BucketReceiver:
         what: str,
         *,
         lasting: bool = False,
+        one_call: bool = False,
         batches_per_stream: int | None = None,
     ) -> None:
         self._lasting = lasting
+        self._one_call = one_call
+        """Whether the next stream is half-closed with its open; only the first one may be."""
         self._connection = connection
         self._scan_open = pb.ScanOpen()
         self._scan_open.CopyFrom(scan_open)
@@ -107,7 +114,7 @@ class BucketReceiver:
         self._what = what
         self._batches_per_stream = batches_per_stream
         self._stream: Stream | None = None
-        """The newest stream, while it is open."""
+        """The newest stream, while it is open and credit can be granted on it."""
 
     async def run(self) -> None:
         """Receive the whole scan.
@@ -124,6 +131,7 @@ class BucketReceiver:
             Resets the stream.
         """
         while self._receiver.state is not ReceiverState.ENDED:
+            one_call = self._one_call
             try:
                 await self._receive_stream()
             except ScannerError as error:
@@ -135,6 +143,8 @@ class BucketReceiver:
                 raise failure
             if self._receiver.columns.asked_too_early(failure):
                 continue
+            if one_call and isinstance(failure, Draining):
+                continue  # The credit is spent: no failure.
             alone = self._lasting and isinstance(failure, _NO_PLACE)
             await self._attempts.wait_retry(failure, alone=alone)
             # A server that is away, or refuses, says nothing of what its lines carry.
@@ -164,8 +174,14 @@ class BucketReceiver:
                 request = self._receiver.begin_stream(self._scan_open)
                 try:
                     await stream.send(pb.ScanRequest(open=request).SerializeToString())
-                    self._stream = stream
-                    self._grant()  # In one write with the open: no row comes without credit.
+                    # In one write with the open: no row comes without credit.
+                    if self._one_call:
+                        self._one_call = False
+                        self._progress.credit_messages += 1
+                        stream.send_last(demand_message(self._receiver.credit.grant_nowait()))
+                    else:
+                        self._stream = stream
+                        self._grant()
                     await self._receive_all(stream)
                 finally:
                     self._stream = None
@@ -250,6 +266,7 @@ class BucketReceiver:
     async def _receive_status(self, stream: Stream) -> None:
         """Let the stream end in good order, so that it needs no reset. The scan is complete whatever happens."""
         with trio.move_on_after(_TRAILERS_TIMEOUT_S), suppress(TransportError):
-            await stream.send_end()
+            if self._stream is not None:
+                await stream.send_end()
             while (message := await stream.receive()) is not None:
                 self._receiver.receive(message)

@@ -457,7 +457,7 @@ class PushReceiver:
             raise DataCorrupted(f"{self._what}: the end came before the start of the scan")
         self._sequence.finish(end.rows)
         if end.reason == pb.ScanEnd.REASON_DRAINED:
-            # We have not asked for it, so it is none of ours.
+            # It is no end of ours, though we may have half-closed the stream: there are more rows.
             self._token = end.resume_token or self._token
             raise Draining(
                 f"{self._what}: the server ended the scan early, after {end.rows} rows",

@@ -57,6 +57,8 @@ if TYPE_CHECKING:
 BUCKETS_IN_PARALLEL_MAX: Final = 64
 """Buckets of one scan that are open at once; below the caps of a server, so that a wide table can be scanned."""
 
+_ROW_BYTES_LIKELY: Final = 4096
+"""What a row of a scan with a limit hardly exceeds on average."""
 _PAGE_MODELS: Final = {
     ScanMode.TOKEN: pb.PAGE_MODEL_TOKEN,
     ScanMode.CURSOR: pb.PAGE_MODEL_CURSOR,
@@ -418,9 +420,15 @@ class Batches:
             what,
             # With a stop, one bucket can wait for the end of another.
             lasting=plan.source.has_changes and plan.stop_at is None,
+            one_call=self._has_few_rows(credit.window_bytes),
             batches_per_stream=plan.resume_every_batches,
         )
         await bucket.run()
+
+    def _has_few_rows(self, window_bytes: int) -> bool:
+        """Whether a bucket's window of credit covers as many rows as are asked for, in all likelihood."""
+        limit = self._plan.row_limit
+        return limit is not None and not self._has_changes and limit * _ROW_BYTES_LIKELY <= window_bytes
 
     async def _pull(self, connection: Connection, progress: BucketProgress, attempts: Attempts) -> None:
         plan, what = self._plan, self._name(progress)

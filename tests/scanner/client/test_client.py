@@ -280,6 +280,23 @@ async def test_limit_is_exact(tmp_path: Path, mode: str, limit: int) -> None:
         await wait_released(server)
 
 
+@pytest.mark.parametrize("width", [20, 20_000])
+async def test_few_rows_are_one_call(tmp_path: Path, width: int) -> None:
+    """A small limit is one request with all of its credit; rows that are larger than thought come by a second one."""
+    async with open_table(tmp_path, 400, buckets=1, width=width) as (table, _):
+        scan = table.new_scan().with_credit(1 << 20).limit(200).with_retries(0)
+        async with scan.execute() as batches:
+            keys = [key async for batch in batches for key in batch["k"].to_pylist()]
+        statistics = batches.statistics()
+        assert (len(set(keys)), statistics.rows) == (200, 200)
+        assert statistics.overrun_bytes <= 2 * width
+        if width == 20:
+            assert (statistics.requests, statistics.resumes, statistics.credit_messages) == (1, 0, 1)
+        else:
+            assert (statistics.requests, statistics.resumes) == (2, 1)
+            assert statistics.credit_messages > 2  # The second one grants on.
+
+
 @pytest.mark.parametrize(("credit", "rows"), [(1, 60), (3_000, 1_500), (600_000, 6_000)])
 async def test_consumer_never_holds_more_than_the_credit(tmp_path: Path, credit: int, rows: int) -> None:
     """A consumer that stops has at most its credit waiting for it, but for one row's message per bucket."""
