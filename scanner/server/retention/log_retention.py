@@ -37,6 +37,8 @@ from scanner.errors import (
 from scanner.server.failures import Failures
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
     from scanner.server.clock import WallClock
     from scanner.server.config import ScannerConfig
     from scanner.server.tables.bucket import ServedBucket
@@ -102,8 +104,7 @@ class Retention:
                 if wanted > bucket.storage.log_start:
                     self._end_longest(f"{name}[{index}]", bucket, wanted)
                     await self.cut(name, index, bucket, wanted)
-                await self.free(bucket)
-                await self._join(name, index, bucket)
+                await self._tidy(name, index, bucket)
                 if idle:
                     await bucket.close_idle(0)
             except (StoreClosed, TableNotFound):
@@ -114,16 +115,23 @@ class Retention:
                 log = f"the changelog of {name}[{index}]"
                 self._failures.clear(f"{log} is not cut", f"{log} is cut again, where it has to be")
 
-    async def _join(self, name: str, index: int, bucket: ServedBucket) -> None:
-        """Join small files, of one bucket at a time, and few: who waits for the thread that compacts, waits briefly."""
+    async def _tidy(self, name: str, index: int, bucket: ServedBucket) -> None:
+        """Give back what is cut, and join small files: few, since others wait for the thread that compacts."""
         log = f"the changelog of {name}[{index}]"
+        await self._try(
+            f"what is cut of {log} still takes disk", f"what is cut of {log} takes no disk", self.free(bucket)
+        )
+        if bucket.is_open:
+            join = self._run_blocking(bucket.storage.join_log)
+            await self._try(f"small files of {log} are not joined", f"{log} can be joined again", join)
+
+    async def _try(self, not_done: str, done: str, work: Awaitable[object]) -> None:
         try:
-            if bucket.is_open:
-                await self._run_blocking(bucket.storage.join_log)
+            await work
         except (DataCorrupted, StoreFailed) as error:
-            self._failures.add(f"small files of {log} are not joined", error)
+            self._failures.add(not_done, error)
         else:
-            self._failures.clear(f"small files of {log} are not joined", f"{log} can be joined again")
+            self._failures.clear(not_done, done)
 
     def _is_due(self, bucket: ServedBucket) -> bool:
         if bucket.is_open:

@@ -91,6 +91,7 @@ from scanner.storage.rocksdb.log import (
     LINEAGE_KEY,
     LOG_RANGE_KEY,
     cut_bytes,
+    cut_files,
     files_to_join,
     log_files,
     require_readable,
@@ -399,16 +400,18 @@ class RocksBucket:
 
     def free_log(self) -> bool:
         """See `Bucket.free_log`."""
-        with self._lifetime.committing:
-            self._lifetime.require_open()
+        with self._lifetime.compacting() as database:
             log_range = self._state.log_range
             if self._lifetime.failure is not None or self._freed == log_range.start:
                 return False
-            database = self._lifetime.writable()
-            cut, kept = cut_bytes(database, log_range)
+            files = cut_files(database, log_range)
+            cut, kept = cut_bytes(files, log_range)
             least = max(_FREED_BYTES_MIN, kept, stored_bytes(database, log_range) // _FREED_SHARE)
             if cut < least or not self._has_free(kept + unflushed_bytes(database)):
                 return False
+            require_readable(database, files)
+        with self._lifetime.committing:
+            database = self._lifetime.writable()
             # The deletion gets a file of its own. In one with newer changes it would reach over all of the log that is
             # between, and RocksDB would write that again.
             with self._flushing(database):

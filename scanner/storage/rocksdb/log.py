@@ -263,21 +263,21 @@ def stored_bytes(database: Database, log_range: LogRange) -> int:
     return round(size + unflushed * _share(flushed_end, log_range.end_ordinal, log_range))
 
 
-def cut_bytes(database: Database, log_range: LogRange) -> tuple[int, int]:
-    """What files take of chunks in front of the log's range, and what else is in the same files, in bytes.
+def cut_files(database: Database, log_range: LogRange) -> list[LogFile]:
+    """The files with chunks in front of the log's range, in the order of their keys.
 
     Raises:
         StoreClosed: the database was closed.
     """
-    # What is behind the log is not cut: a share of a transaction that is being applied.
-    front = log_range._replace(start_ordinal=0, end_ordinal=log_range.start_ordinal)
-    cut = kept = 0.0
-    for file in log_files(database):
-        share = _share(_first_chunk(file), file.end, front)
-        if share:
-            cut += file.size_bytes * share
-            kept += file.size_bytes * (1 - share)
-    return round(cut), round(kept)
+    files = [file for file in log_files(database) if _cut_share(file, log_range)]
+    return sorted(files, key=lambda file: file.start_key)
+
+
+def cut_bytes(files: Sequence[LogFile], log_range: LogRange) -> tuple[int, int]:
+    """What files take of chunks in front of the log's range, and of others, in bytes."""
+    size = sum(file.size_bytes for file in files)
+    cut = round(sum(file.size_bytes * _cut_share(file, log_range) for file in files))
+    return cut, size - cut
 
 
 def log_files(database: Database) -> list[LogFile]:
@@ -345,6 +345,12 @@ def require_readable(database: Database, files: Sequence[LogFile]) -> None:
 def _first_chunk(file: LogFile) -> int:
     """The ordinal of a file's first chunk. Where it has deletions, they may reach further back than its chunks."""
     return max(file.start, file.end - file.entries) if file.entries else file.start
+
+
+def _cut_share(file: LogFile, log_range: LogRange) -> float:
+    # What is behind the log is not cut: a share of a transaction that is being applied.
+    front = log_range._replace(start_ordinal=0, end_ordinal=log_range.start_ordinal)
+    return _share(_first_chunk(file), file.end, front)
 
 
 def _share(start: int, end: int, log_range: LogRange) -> float:

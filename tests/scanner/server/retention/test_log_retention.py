@@ -26,7 +26,7 @@ from scanner.server.retention.log_retention import Retention, expired_end
 from scanner.storage.memory.store import MemoryStore
 from scanner.storage.rocksdb.bucket import RocksBucket
 from scanner.storage.rocksdb.config import StorageConfig
-from scanner.storage.rocksdb.log import cut_bytes
+from scanner.storage.rocksdb.log import cut_files
 from scanner.storage.rocksdb.store import RocksStore
 from scanner.tasks import inline
 from scanner.wire.queries import ScanQuery
@@ -166,7 +166,7 @@ async def test_the_disk_of_old_changes_is_given_back_though_nothing_is_written(t
             assert isinstance(bucket.storage, RocksBucket)
             assert bucket.storage.log_start == 4000
             with bucket.storage._lifetime.using() as database:
-                assert cut_bytes(database, bucket.storage._state.log_range) == (0, 0)
+                assert cut_files(database, bucket.storage._state.log_range) == []
 
 
 async def test_changes_kept_for_ever_have_a_size_all_the_same() -> None:
@@ -643,10 +643,25 @@ async def test_a_sweep_joins_the_files_of_each_log(monkeypatch: pytest.MonkeyPat
     assert joined == [10]
 
 
-async def test_files_that_cannot_be_joined_are_named(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("work", "not_done", "done"),
+    [
+        (
+            "free_log",
+            "what is cut of the changelog of items[0] still takes disk",
+            "what is cut of the changelog of items[0] takes no disk",
+        ),
+        (
+            "join_log",
+            "small files of the changelog of items[0] are not joined",
+            "the changelog of items[0] can be joined again",
+        ),
+    ],
+)
+async def test_a_changelog_with_damaged_files_is_named(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, work: str, not_done: str, done: str
 ) -> None:
-    """Once; the changelog is cut all the same."""
+    """Once; it is cut all the same."""
     store = MemoryStore(clock=lambda: 1)
     store.create_table(description())
 
@@ -656,15 +671,12 @@ async def test_files_that_cannot_be_joined_are_named(
     async with open_maintenance(store) as kept:
         await kept.write(range(10))
         bucket = await kept.bucket()
-        monkeypatch.setattr(bucket.storage, "join_log", damaged)
+        monkeypatch.setattr(bucket.storage, work, damaged)
         for _ in range(2):
             await kept.maintenance.retention.sweep()
-        monkeypatch.setattr(bucket.storage, "join_log", lambda: False)
+        monkeypatch.setattr(bucket.storage, work, lambda: False)
         await kept.maintenance.retention.sweep()
-    assert [record.getMessage() for record in caplog.records] == [
-        "small files of the changelog of items[0] are not joined: damaged",
-        "the changelog of items[0] can be joined again",
-    ]
+    assert [record.getMessage() for record in caplog.records] == [f"{not_done}: damaged", done]
 
 
 async def test_a_failure_that_lasts_is_told_once_and_so_is_its_end(

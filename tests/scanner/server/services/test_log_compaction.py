@@ -26,7 +26,7 @@ from scanner.server.server import open_server
 from scanner.storage.memory.store import MemoryStore
 from scanner.storage.rocksdb.bucket import RocksBucket
 from scanner.storage.rocksdb.config import StorageConfig
-from scanner.storage.rocksdb.log import cut_bytes
+from scanner.storage.rocksdb.log import cut_files
 from tests.support.scans import (
     create_table,
     description,
@@ -92,7 +92,7 @@ async def test_the_disk_of_what_goes_is_given_back_before_the_answer(tmp_path: P
         assert isinstance(bucket.storage, RocksBucket)
         await admin.compact_log("items", before=4000, bucket=0)
         with bucket.storage._lifetime.using() as database:
-            assert cut_bytes(database, bucket.storage._state.log_range) == (0, 0)
+            assert cut_files(database, bucket.storage._state.log_range) == []
 
 
 async def scan_ended(admin: scanner.Client) -> None:

@@ -478,6 +478,28 @@ def test_a_cut_writes_nothing_again_that_stays(
     assert changes_of(bucket) == changes
 
 
+@pytest.mark.parametrize("number", [0, 2, 3])
+def test_what_is_cut_and_damaged_stays(
+    of_ten_files: RocksBucket, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """The bucket takes writes, also after RocksDB has compacted newer files; mended, what is cut goes."""
+    monkeypatch.setattr(rocks_bucket, "_FREED_BYTES_MIN", 1)
+    bucket = of_ten_files
+    ordered = sorted(_files(bucket), key=lambda file: file.start_key)
+    bucket.truncate_log(15)
+    flip(Path(ordered[number].path), 20)
+    for key in range(100, 106):
+        with pytest.raises(DataCorrupted, match="are damaged"):
+            bucket.free_log()
+        bucket.commit([[put(key, "x")]])
+        bucket.flush()
+    assert bucket.failure is None
+    flip(Path(ordered[number].path), 20)
+    bucket.suspend()
+    assert bucket.free_log()
+    assert not {Path(file.path) for file in ordered[:5]} & {Path(file.path) for file in _files(bucket)}
+
+
 def test_a_log_that_was_freed_needs_no_write_ahead_log(
     of_ten_files: RocksBucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
