@@ -47,6 +47,8 @@ class HandOff:
         self._taking = False
         self._changed = trio.Event()
         self._when_ready: Callable[[], None] | None = None
+        self.rows = 0
+        """Rows of all batches that were put."""
         self.held_bytes = 0
         """Message bytes that wait here or are in the consumer's hands."""
         self.held_bytes_max = 0
@@ -63,15 +65,16 @@ class HandOff:
         if self.first_put_at is None and delivery.size:
             self.first_put_at = trio.current_time()
         self._waiting.put(delivery)
+        self.rows += delivery.batch.num_rows
         if not self._taking and not self.stalls.behind:
             self.stalls.fall_behind(trio.current_time())
         self.held_bytes += delivery.size
         self.held_bytes_max = max(self.held_bytes_max, self.held_bytes)
         self._tell()
 
-    def finish(self) -> None:
-        """Say that one producer has put its last batch."""
-        self._unfinished -= 1
+    def finish(self, producers: int = 1) -> None:
+        """Say that so many producers have put their last batch."""
+        self._unfinished -= producers
         self._tell()
 
     def take_back_finish(self) -> bool:

@@ -41,11 +41,12 @@ class ScanCredit:
         if credit_bytes is None:
             credit_bytes = min(START_BYTES_MAX, max(START_BYTES, parallel * START_BYTES_PER_BUCKET))
             self._pool = CreditPool(SCAN_BYTES_MAX - credit_bytes, client)
-        self._window_bytes = max(1, credit_bytes // parallel)
+        self.bucket_bytes = max(1, credit_bytes // parallel)
+        """What a bucket begins with."""
 
     def of_bucket(self) -> ReceiveCredit:
         """The ledger of a bucket whose scan begins; to be closed when all of it is consumed and another begins."""
-        return ReceiveCredit(self._window_bytes, self._pool)
+        return ReceiveCredit(self.bucket_bytes, self._pool)
 
     def close(self) -> None:
         """Give back what the scan has grown by, when it is left; no ledger of it is used after that."""

@@ -96,6 +96,10 @@ class Batches:
         most = len(self._unread) if plan.source.has_changes else BUCKETS_IN_PARALLEL_MAX
         self._parallel = max(1, min(len(self._unread), most))
         self._credit = ScanCredit(plan.credit_bytes, self._parallel, growth)
+        limit = None if plan.source.has_changes else plan.row_limit
+        self._few_rows = limit is not None and limit * _ROW_BYTES_LIKELY <= self._credit.bucket_bytes
+        """Whether the credit of one bucket covers as many rows as are asked for, in all likelihood."""
+        self._rows_wanted = self._rows_left
         self._hand_off = HandOff(producers=len(self._unread))
         self._has_changes = plan.source.has_changes
         # `statistics` may be asked for by another thread, which has no trio.
@@ -337,16 +341,21 @@ class Batches:
             with self._tasks:
                 await self._fetch(connection)
             return
-        slots = trio.Semaphore(self._parallel)
         attempts = connection.attempts(self._plan.retries)
+        # The first bucket may have all of a few rows. Else each that ends makes room for two.
+        slots = trio.Semaphore(1 if self._few_rows else self._parallel)
+        self._slots_kept = self._parallel - 1 if self._few_rows else 0
         with self._tasks:
             if len(self._unread) == 1:
                 (progress,) = self._unread
                 await self._receive_bucket(connection, progress, slots, attempts)
                 return
             async with trio.open_nursery() as nursery:
-                for progress in self._unread:
+                for number, progress in enumerate(self._unread):
                     await acquired(slots)
+                    if number and self._has_all_wanted:
+                        self._hand_off.finish(len(self._unread) - number)
+                        break
                     nursery.start_soon(self._receive_bucket, connection, progress, slots, attempts)
 
     async def _receive_bucket(
@@ -371,6 +380,14 @@ class Batches:
             await self._hand_off.wait_consumed(progress.bucket)
             credit.close()
         slots.release()
+        if self._slots_kept:
+            self._slots_kept -= 1
+            slots.release()
+
+    @property
+    def _has_all_wanted(self) -> bool:
+        """Whether as many rows have come as the limit allows; the consumer may not have taken them yet."""
+        return self._rows_wanted is not None and self._hand_off.rows >= self._rows_wanted
 
     async def _fetch(self, connection: Connection) -> None:
         """Fetch the changes of all buckets."""
@@ -400,8 +417,7 @@ class Batches:
         except (ScannerError, trio.ClosedResourceError) as error:
             self._hand_off.fail(error)
             return
-        for _ in progress:
-            self._hand_off.finish()
+        self._hand_off.finish(len(progress))
 
     async def _push(
         self, connection: Connection, progress: BucketProgress, credit: ReceiveCredit, attempts: Attempts
@@ -420,15 +436,10 @@ class Batches:
             what,
             # With a stop, one bucket can wait for the end of another.
             lasting=plan.source.has_changes and plan.stop_at is None,
-            one_call=self._has_few_rows(credit.window_bytes),
+            one_call=self._few_rows,
             batches_per_stream=plan.resume_every_batches,
         )
         await bucket.run()
-
-    def _has_few_rows(self, window_bytes: int) -> bool:
-        """Whether a bucket's window of credit covers as many rows as are asked for, in all likelihood."""
-        limit = self._plan.row_limit
-        return limit is not None and not self._has_changes and limit * _ROW_BYTES_LIKELY <= window_bytes
 
     async def _pull(self, connection: Connection, progress: BucketProgress, attempts: Attempts) -> None:
         plan, what = self._plan, self._name(progress)

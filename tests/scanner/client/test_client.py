@@ -297,6 +297,19 @@ async def test_few_rows_are_one_call(tmp_path: Path, width: int) -> None:
             assert statistics.credit_messages > 2  # The second one grants on.
 
 
+@pytest.mark.parametrize(("limit", "begun"), [(0, 1), (10, 1), (400, 8), (500, 8)])
+@both_modes
+async def test_few_rows_open_few_buckets(tmp_path: Path, mode: str, limit: int, begun: int) -> None:
+    """The first bucket may have all of them; each that ends too early is followed by two."""
+    async with open_table(tmp_path, 400, buckets=8) as (table, server):
+        async with table.new_scan().with_mode(mode).limit(limit).execute() as batches:
+            keys = [key async for batch in batches for key in batch["k"].to_pylist()]
+        assert len(keys) == len(set(keys)) == min(limit, 400)
+        buckets = batches.statistics().buckets
+        assert sum(bucket.log_offset is not None for bucket in buckets) == begun
+        await wait_released(server)
+
+
 @pytest.mark.parametrize(("credit", "rows"), [(1, 60), (3_000, 1_500), (600_000, 6_000)])
 async def test_consumer_never_holds_more_than_the_credit(tmp_path: Path, credit: int, rows: int) -> None:
     """A consumer that stops has at most its credit waiting for it, but for one row's message per bucket."""
