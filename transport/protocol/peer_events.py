@@ -156,7 +156,7 @@ class PeerEvents:
                 raise RemoteProtocolError(f"HEADERS on stream {stream_id}, which was skipped")
         elif not closed.reset_by_us and not closed.reset_by_peer:
             raise RemoteProtocolError(f"HEADERS on closed stream {stream_id}", ErrorCode.STREAM_CLOSED)
-        elif closed.reset_by_us and self._client:
+        elif closed.reset_by_us:
             return  # they were on their way when we reset the stream
         self._outbound.queue.control(frames.reset(stream_id, ErrorCode.STREAM_CLOSED))
 

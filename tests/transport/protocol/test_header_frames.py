@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.support import wire
 from tests.support.pair import Peer, request, sent
-from transport.errors import ErrorCode, LocalProtocolError, RemoteProtocolError, StreamRefused
+from transport.errors import ErrorCode, LocalProtocolError, RemoteProtocolError, StatusCode, StreamRefused
 from transport.protocol.header_frames import HeaderFrames
 from transport.protocol.stream import END
 
@@ -133,6 +133,16 @@ def test_trailers_that_cross_a_cancel_are_dropped() -> None:
     block = encoder.encode([*wire.RESPONSE, *wire.TRAILERS])  # the same fields, by their places in the table
     peer.send(wire.frame(wire.HEADERS, 3, block, wire.END_HEADERS | wire.END_STREAM))
     assert second.next_message() is END
+
+
+def test_trailers_that_cross_an_early_end_are_dropped() -> None:
+    """A server that resets the rest of a request does not reset it again: its client has done nothing wrong."""
+    peer = Peer()
+    stream = peer.request(1, end=False)
+    peer.core.outbound.end_call(stream, StatusCode.OK)
+    assert [frame.code for frame in wire.only(peer.send(), wire.RST_STREAM, 1)] == [ErrorCode.NO_ERROR]
+    assert not peer.send(wire.headers(1, wire.TRAILERS, end=True))
+    assert not peer.failed
 
 
 def test_headers_after_a_reset_and_on_a_skipped_stream() -> None:
