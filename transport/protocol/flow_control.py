@@ -78,7 +78,7 @@ class ReceiveWindow:
         Raises:
             FlowControlViolation: The peer sent more than it was allowed; nothing is counted.
         """
-        if size > self.available:
+        if size > max(self.available, 0):  # an empty frame needs no window (section 6.9)
             raise FlowControlViolation(
                 f"DATA of {size} octets in a window of {self.available}",
                 ErrorCode.FLOW_CONTROL_ERROR,

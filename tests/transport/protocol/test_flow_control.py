@@ -16,7 +16,7 @@ from tests.support.pair import Pair, Peer, answer, drain_messages, sent, take
 from transport.config import WINDOW_BYTES_MAX, TransportConfig
 from transport.errors import ErrorCode, FlowControlViolation, StatusCode, StreamReset
 from transport.protocol.flow_control import ReceiveWindow, SendWindow
-from transport.protocol.stream import NOTHING, StreamCore
+from transport.protocol.stream import END, NOTHING, StreamCore
 
 if TYPE_CHECKING:
     from transport.protocol.connection import ConnectionCore
@@ -82,6 +82,18 @@ def test_receive_window_refuses_one_octet_too_many() -> None:
     with pytest.raises(FlowControlViolation, match="window of 0"):
         window.receive_untrusted(1, 3)
     assert window.outstanding == 10
+
+
+def test_an_empty_frame_needs_no_window() -> None:
+    """A client may half-close by one while its window is below nothing, as SETTINGS of ours that narrow it leave it."""
+    peer = Peer(config=TransportConfig(stream_window_bytes=100), hello=False)
+    peer.send(wire.PREFACE, wire.settings(), wire.headers(1), wire.data(1, wire.message(b"x" * 5_000)))
+    peer.send(wire.settings(ack=True))
+    stream = peer.core.streams[1]
+    assert stream.receive_window.available < 0
+    assert not peer.send(wire.data(1), wire.data(1, end=True))
+    assert drain_messages(peer.core, stream) == [b"x" * 5_000]
+    assert stream.next_message() is END
 
 
 @given(st.integers(-(2**31), WINDOW_BYTES_MAX), st.integers(1, WINDOW_BYTES_MAX))
