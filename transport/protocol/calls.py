@@ -241,7 +241,7 @@ def content_length(headers: Sequence[tuple[bytes, bytes]]) -> int | None:
     """The announced length of the body in octets; None: none. `HeaderRules` has refused contradictory ones."""
     for name, value in headers:
         if name == b"content-length":
-            return _integer(value)
+            return _integer(value.lstrip(b"0") or b"0")
     return None
 
 

@@ -33,6 +33,8 @@ _LIST_BYTES_MAX: Final = 1024
 _FIELD_OVERHEAD_BYTES: Final = 32
 _ORDINARY_NAME: Final = re.compile(rb"[a-z0-9_.-]+")
 _ORDINARY_VALUE: Final = re.compile(rb"(?:[!-~](?:[ -~]*[!-~])?)?")
+_LENGTH_DIGITS_MAX: Final = 19
+"""Of a content-length: no body is longer, and what announces one is malformed."""
 _CONSTRAINED: Final = CONNECTION_HEADERS | {b"te", b"host", b"content-length"}
 """Fields of which the rules say more than how they are written."""
 AnswerT = TypeVar("AnswerT")
@@ -291,10 +293,8 @@ def _check_content_length_untrusted(headers: Sequence[tuple[bytes, bytes]]) -> N
     lengths = {value for name, value in headers if name == b"content-length"}
     if not lengths:
         return
-    if (
-        not all(length.isdigit() for length in lengths)
-        or len({length.lstrip(b"0") for length in lengths}) > 1
-    ):
+    digits = {length.lstrip(b"0") for length in lengths}
+    if not all(map(bytes.isdigit, lengths)) or len(digits) > 1 or len(*digits) > _LENGTH_DIGITS_MAX:
         raise RemoteProtocolError(f"content-length {b' and '.join(sorted(lengths))[:100]!r}")
 
 

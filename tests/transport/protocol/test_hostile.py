@@ -129,6 +129,14 @@ STREAM_ERRORS: dict[str, tuple[bytes, ErrorCode]] = {
         wire.headers(1, [*wire.REQUEST, ("content-length", "4x")]) + wire.data(1, b"1234", end=True),
         PROTOCOL,
     ),
+    "HEADERS with a length of 20 digits": (
+        wire.headers(1, [*wire.REQUEST, ("content-length", "9" * 20)]) + wire.data(1, b"1234", end=True),
+        PROTOCOL,
+    ),
+    "content-length with zeros, below the body": (
+        wire.headers(1, [*wire.REQUEST, ("content-length", "3".zfill(20))]) + wire.data(1, b"1234", end=True),
+        PROTOCOL,
+    ),
     "pseudo-header in trailers": (OPEN_1 + wire.headers(1, [(":path", "/x")], end=True), PROTOCOL),
     "DATA after END_STREAM": (wire.headers(1, end=True) + wire.data(1, b"x"), CLOSED),
     "HEADERS after END_STREAM": (wire.headers(1, end=True) + wire.headers(1, end=True), CLOSED),
