@@ -191,7 +191,7 @@ class Driver:
         self.core.clock.now = trio.current_time()
 
     def finish(self) -> None:
-        """Refuse new streams; `run` ends when the running ones have, and the peer knows which ones were taken."""
+        """Take no new streams once the peer knows; `run` ends when those that were taken have ended."""
         self.core.shutdown.drain()
         self.pump()
 

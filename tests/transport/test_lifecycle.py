@@ -80,8 +80,8 @@ async def test_drain_gives_up_in_time(autojump_clock: trio.testing.MockClock) ->
 
 
 async def test_drain_is_two_goaways_around_a_round_trip() -> None:
-    """A request that crosses the first GOAWAY is refused by number; the connection waits for that."""
-    async with memory_server({"/echo": echo}) as memory, trio.open_nursery() as nursery:
+    """A request that crosses the first GOAWAY is taken, one that comes behind its acknowledgement is refused."""
+    async with memory_server({"/test.Test/Method": echo}) as memory, trio.open_nursery() as nursery:
         peer = memory.peer
         await peer.send(wire.CLIENT_HELLO, wire.headers(1, end=True))
         await peer.settle()
@@ -90,11 +90,15 @@ async def test_drain_is_two_goaways_around_a_round_trip() -> None:
         assert [frame.number for frame in wire.only(frames, wire.GOAWAY)] == [2**31 - 1]
         closed = [peer.closed]
         ping = wire.only(frames, wire.PING)[0]
-        await peer.send(wire.headers(3), wire.ping(ping.payload, ack=True))
+        await peer.send(wire.headers(3), wire.ping(ping.payload, ack=True), wire.headers(5))
         frames = await peer.settle()
-        assert wire.only(frames, wire.RST_STREAM, 3)[0].code == ErrorCode.REFUSED_STREAM
         assert [frame.number for frame in wire.only(frames, wire.GOAWAY)] == [3]
-        assert [*closed, peer.closed] == [False, True]
+        assert wire.only(frames, wire.RST_STREAM, 5)[0].code == ErrorCode.REFUSED_STREAM
+        closed.append(peer.closed)
+        await peer.send(wire.data(3, wire.message(b"taken"), end=True))
+        frames = await peer.settle()
+        assert wire.only(frames, wire.DATA, 3)[0].payload == wire.message(b"taken")
+        assert [*closed, peer.closed] == [False, False, True]
         await peer.stream.aclose()
 
 

@@ -4,7 +4,7 @@ Invariants:
 
 1. The first failure counts; after it no stream is open.
 2. A drain is in two phases: a GOAWAY that refuses nothing yet, a PING, and once that is acknowledged a
-   GOAWAY with the true last stream id. So no call that was on its way is lost.
+   GOAWAY with the true last stream id. So no call that was on its way is lost: it is taken.
 3. Streams that run when a GOAWAY comes, or goes, run to their ends.
 """
 
@@ -63,11 +63,12 @@ class Shutdown:
 
     @property
     def closing(self) -> bool:
-        """Whether new streams are refused: the connection failed, we drain, the server sent GOAWAY, or no id is left.
+        """Whether new streams are refused: the connection failed, a drain's last GOAWAY is out, or no id is left.
 
-        A client's GOAWAY refuses only what a server would open (RFC 9113 section 6.8), which is nothing.
+        At a client any GOAWAY refuses them. A client's refuses only what a server would open (RFC 9113 section 6.8),
+        which is nothing.
         """
-        return self.failure is not None or self._refused or self.draining or self._table.ids_used_up
+        return self.failure is not None or self._refused or self._grace_over or self._table.ids_used_up
 
     @property
     def drained(self) -> bool:
@@ -75,7 +76,7 @@ class Shutdown:
         return self.draining and self._grace_over and not self._table.open
 
     def drain(self) -> None:
-        """At a server: refuse new streams, and let the running ones finish. Does nothing the second time."""
+        """At a server: take no new streams once the peer knows, and let the others finish. Does nothing twice."""
         if self.draining or self.failure is not None:
             return
         self.draining = True
