@@ -236,6 +236,11 @@ class PeerEvents:
         self._outbound.answer_refused(stream)
         if stream.state is StreamState.CLOSED:
             self._table.close(stream, None, reset_by_us=False)
+        elif self._client:
+            # The call is over. The server may say so by RST_STREAM, or take no more, and let who sends wait for ever.
+            self._outbound.queue.control(frames.reset(stream.stream_id, ErrorCode.NO_ERROR))
+            failure = StreamReset(ErrorCode.NO_ERROR, by_peer=True)
+            self._table.close(stream, failure, reset_by_us=True)
 
     def reset(self, stream: StreamCore, code: int) -> None:
         """Take the peer's RST_STREAM."""

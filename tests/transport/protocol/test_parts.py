@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.support import wire
 from tests.support.pair import Pair, Peer, answer, request, sent, take
 from transport.config import TransportConfig
-from transport.errors import CallFailed, ConnectionLost, ErrorCode, StatusCode, StreamRefused
+from transport.errors import CallFailed, ConnectionLost, ErrorCode, StatusCode, StreamRefused, StreamReset
 from transport.protocol import frames
 from transport.protocol.events import GoawayReceived, StreamsAvailable
 from transport.protocol.liveness import Acknowledged, Liveness
@@ -283,6 +283,27 @@ def test_trailers_follow_the_last_octet() -> None:
     assert [bool(frame.flags & 1) for frame in wire.only(answered, wire.HEADERS, 3)] == [True]
     answered = peer.send(wire.window_update(0, 1 << 20), wire.window_update(1, 1 << 20))
     assert [frame.kind for frame in answered if frame.stream_id == 1][-2:] == [wire.HEADERS, wire.RST_STREAM]
+
+
+def test_an_answer_that_ends_ends_the_call() -> None:
+    """At a client: who still sends learns of it, whatever the windows, and so does the server, which may not reset."""
+    peer = Peer(client=True)
+    stream = peer.core.open_stream(request())
+    peer.core.outbound.send_message(stream, [bytes(100_000)])
+    sent(peer.core)
+    answered = peer.send(
+        wire.headers(1, wire.RESPONSE),
+        wire.data(1, wire.message(b"kept")),
+        wire.headers(1, [("grpc-status", "3")], end=True),
+    )
+    assert [(frame.kind, frame.code) for frame in answered] == [(wire.RST_STREAM, ErrorCode.NO_ERROR)]
+    with pytest.raises(StreamReset):
+        stream.check_sendable()
+    assert bytes(take(stream)) == b"kept"
+    with pytest.raises(CallFailed, match="INVALID_ARGUMENT"):
+        stream.next_message()
+    assert not peer.send(wire.reset(1, ErrorCode.NO_ERROR))
+    assert not peer.failed
 
 
 # ------------------------------------------------------------------ goodbye
