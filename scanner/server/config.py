@@ -50,7 +50,7 @@ class ScannerConfig:
 
     tail_heartbeat_interval_s: float = 30.0
     """The longest silence on a scan of a changelog, 0.001 to 3600 s, not below `heartbeat_interval_s`: that is kept to
-    only while the scan moves, so that an idle tail costs next to nothing."""
+    only while the scan moves, and at its start, so that an idle tail costs next to nothing."""
 
     scans_max: int = 1024
     """Push scans open at once on this server, parked ones included; the next is refused with TOO_MANY_SCANS. So are

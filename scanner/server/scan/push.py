@@ -116,7 +116,7 @@ class PushScan:
         self._slow_start = SlowStart()
         self._whole_blocks = WholeBlocks()
         self._moved = False
-        """Whether the scan has read on since something was sent."""
+        """Whether the scan has begun, or read on, since a batch or a heartbeat was sent."""
         self._scope = trio.CancelScope()
         self._goodbye = trio.CancelScope()
         """Of the wait for the client after the scan's end."""
@@ -461,6 +461,7 @@ class PushScan:
     async def _send(self, response: pb.ScanResponse) -> None:
         await self._stream.send(response.SerializeToString())
         self._sent()
+        self._moved = True  # So a tail says soon that it waits: to be cut after that does not use its retries up.
 
     def _sent(self) -> None:
         self.sent_at, self._moved = trio.current_time(), False
