@@ -5,7 +5,8 @@ Invariants:
 1. One TCP connection is in use at a time, made when it is needed. Calls on one that is being replaced (a server that
    drains lets them finish) go on; it is closed when the last of them is over.
 2. Calls that do not end by themselves get further connections where they would take more than half of what the server
-   allows on that one: those in line behind them would wait for ever. Such a connection is closed with its last call.
+   allows on that one, and those that end when their user takes what they bring, where they would take more than three
+   quarters: those in line behind them would wait for ever. Such a connection is closed with its last call.
 3. Whoever needs a connection while one is being made shares that attempt and its outcome.
 4. Nothing that was sent is ever sent again here: a call that fails, fails. Only connecting is tried again.
 5. No call waits for ever for a server that is gone behind a proxy that lives: the connection is given up, and a new one
@@ -18,6 +19,7 @@ This module knows no tables.
 from __future__ import annotations
 
 import dataclasses
+import enum
 import functools
 import math
 from collections.abc import AsyncIterator
@@ -49,6 +51,14 @@ _TOKEN_REPLACED: Final = "token_replaced"
 """In the metadata of an error: the call did nothing, and the next one has a newer token."""
 
 
+class Lasting(enum.Enum):
+    """A call that does not end soon by itself; its value is the share of a server's calls that such ones may take."""
+
+    FOR_EVER = 0.5
+    AS_ITS_USER_WANTS = 0.75
+    """A scan whose user takes nothing, or does something else first, stands still."""
+
+
 class _Link:
     """One TCP connection, and the users that keep it open."""
 
@@ -60,7 +70,7 @@ class _Link:
         """What its calls prove."""
         self._token_is_new_until = trio.current_time() + _NEW_TOKEN_S if after_refusal else -math.inf
         self.lasting = 0
-        """Users whose calls do not end by themselves."""
+        """Users whose calls do not end by themselves, or not before their user wants."""
         self._users = 0
         self._replaced = False
         self._over = trio.Event()
@@ -162,14 +172,15 @@ class Connection:
 
     @asynccontextmanager
     async def client(
-        self, *, retries: int | None = 0, lasting: bool = False
+        self, *, retries: int | None = 0, lasting: Lasting | None = None
     ) -> AsyncIterator[transport.Client]:
         """Use a TCP connection that takes new calls, for the length of a block; it may be lost at any time.
 
         Args:
             retries: How often connecting is tried again; 0, for callers that repeat the whole block: not at all. None:
                 as often as this connection was told.
-            lasting: Whether the block has one call, which does not end by itself; other calls may have several at once.
+            lasting: The block has one call, which does not end by itself, or only as its user wants; None: it does, and
+                there may be several.
 
         Raises:
             ServerUnavailable: Nobody answers, or not as a weir server should; or the block was left because the server
@@ -192,7 +203,7 @@ class Connection:
                 raise
             raise replaced from error
         finally:
-            link.leave(lasting=lasting)
+            link.leave(lasting=lasting is not None)
 
     def token_replaced(self, client: transport.Client, error: Exception) -> ServerUnavailable | None:
         """What to raise for the failure of a call if only its token is out of date; None: that is not the reason.
@@ -257,21 +268,22 @@ class Connection:
         async with self.client(retries=retries) as client:
             return await client.call(path, request)
 
-    async def _enter_link(self, *, lasting: bool) -> _Link:
+    async def _enter_link(self, *, lasting: Lasting | None) -> _Link:
         """Use a link on which a call can be opened now; one attempt."""
+        lasts = lasting is not None
         while True:
             link = await self._living_link(lasting=lasting)
-            link.enter(lasting=lasting)
+            link.enter(lasting=lasts)
             if link is not self._link:
                 link.replace()  # With the last of those who use it now.
             try:
                 await self._wait_openable(link.client)
             except BaseException:
-                link.leave(lasting=lasting)
+                link.leave(lasting=lasts)
                 raise
-            if not lasting or link.lasting <= self._room(link):
+            if link.lasting <= self._room(link, lasting) or self._stands_in_line(lasting):
                 return link
-            link.leave(lasting=lasting)  # The server has said only now how many it allows.
+            link.leave(lasting=lasts)  # The server has said only now how many it allows.
 
     async def _wait_openable(self, client: transport.Client) -> None:
         try:
@@ -284,11 +296,15 @@ class Connection:
             said = f": it said {client.peer_goaway}" if client.peer_goaway else ""
             raise ServerUnavailable(f"the server at {self._where} takes no new calls{said}")
 
-    def _room(self, link: _Link) -> float:
-        """How many calls that do not end by themselves a link takes."""
-        if not link.client.calls_max:
+    def _room(self, link: _Link, lasting: Lasting | None) -> float:
+        """How many calls that last a link takes."""
+        if lasting is None or not link.client.calls_max:
             return math.inf  # A limit for a while, such as 0, is waited for (RFC 9113 section 5.1.2).
-        return link.client.calls_max // 2 if link is self._link else link.client.calls_max
+        return int(link.client.calls_max * lasting.value) if link is self._link else link.client.calls_max
+
+    def _stands_in_line(self, lasting: Lasting | None) -> bool:
+        """Whether such a call waits for the end of others where they have all connections."""
+        return lasting is Lasting.AS_ITS_USER_WANTS and len(self._links) >= LINKS_MAX
 
     def _not_opened(self, error: transport.TransportError) -> ScannerError:
         if transport.caused_by(error, transport.TlsExpected):
@@ -316,7 +332,7 @@ class Connection:
             f" weir server ({failure.message})"
         )
 
-    async def _living_link(self, *, lasting: bool = False) -> _Link:
+    async def _living_link(self, *, lasting: Lasting | None = None) -> _Link:
         """A link that takes new calls, or a new one; one attempt."""
         failures = self._failures
         link = self._link_for(lasting=lasting)
@@ -343,7 +359,7 @@ class Connection:
                 self._link = made
             return made
 
-    def _link_for(self, *, lasting: bool) -> _Link | None:
+    def _link_for(self, *, lasting: Lasting | None) -> _Link | None:
         """A link that takes such a call; None: a new one has to be made."""
         if self._closed:
             raise trio.ClosedResourceError("the client was left; connect again")
@@ -355,10 +371,12 @@ class Connection:
             )
         if self._link is None or not self._takes_calls(self._link):
             return None
-        if not lasting:
+        if lasting is None:
             return self._link
-        found = (link for link in self._links if self._takes_calls(link) and link.lasting < self._room(link))
-        link = next(found, None)
+        taking = (link for link in self._links if self._takes_calls(link))
+        link = next((link for link in taking if link.lasting < self._room(link, lasting)), None)
+        if link is None and self._stands_in_line(lasting):
+            return self._link
         if link is None and len(self._links) >= LINKS_MAX:
             raise ArgumentInvalid(
                 f"a tail takes a call for each bucket that it reads, what answers at {self._where} allows a connection"

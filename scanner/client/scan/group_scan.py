@@ -31,6 +31,7 @@ from google.protobuf.message import DecodeError
 
 from scanner.client.arguments import require_kind
 from scanner.client.calls import call_unary, require_about
+from scanner.client.connection import Lasting
 from scanner.client.failures import translated
 from scanner.client.retries import retried
 from scanner.client.scan.batch_queue import HandOff
@@ -456,7 +457,7 @@ class GroupBatches:
             instance=self._instance,
         )
         async with (
-            self._connection.client(lasting=True) as client,
+            self._connection.client(lasting=Lasting.FOR_EVER) as client,
             client.open_stream(methods.JOIN) as stream,
         ):
             await stream.send(pb.JoinRequest(join=join).SerializeToString())

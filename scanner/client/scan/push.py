@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
+from scanner.client.connection import Lasting
 from scanner.client.failures import translated
 from scanner.client.scan.push_receiver import PushReceiver, ReceiverState
 from scanner.client.scan.turns import Delivery
@@ -166,8 +167,9 @@ class BucketReceiver:
         with translated(f"the scan of {self._what}"):
             # A long line holds as much as the credit allows; HTTP/2's window is not to be the narrower of the two.
             window_bytes = self._receiver.credit.window_bytes_max
+            lasting = Lasting.FOR_EVER if self._lasting else Lasting.AS_ITS_USER_WANTS
             async with (
-                self._connection.client(lasting=self._lasting) as client,
+                self._connection.client(lasting=lasting) as client,
                 client.open_stream(methods.SCAN, window_bytes=window_bytes) as stream,
             ):
                 self._progress.requests += 1

@@ -12,7 +12,7 @@ import trio.testing
 import scanner
 import scanner.sync
 import transport
-from scanner.client.connection import LINKS_MAX, Connection, open_connection
+from scanner.client.connection import LINKS_MAX, Connection, Lasting, open_connection
 from scanner.client.endpoints import connect_by_tcp
 from scanner.client.retries import RetryPolicy
 from scanner.errors import ArgumentInvalid, ScannerError, ServerUnavailable
@@ -219,22 +219,33 @@ async def test_a_draining_server_finishes_what_runs(autojump_clock: trio.testing
         assert outcomes == [b"done"]
 
 
-async def lasting_call(connection: Connection) -> None:
+async def lasting_call(connection: Connection, lasting: Lasting = Lasting.FOR_EVER) -> None:
     """One that nobody ends."""
-    async with connection.client(lasting=True) as client, client.open_stream(WAIT) as stream:
+    async with connection.client(lasting=lasting) as client, client.open_stream(WAIT) as stream:
         await stream.receive()
 
 
-@pytest.mark.parametrize(("allowed", "calls", "connections"), [(8, 4, 1), (8, 5, 2), (8, 29, 5), (1, 3, 4)])
+@pytest.mark.parametrize(
+    ("lasting", "allowed", "calls", "connections"),
+    [
+        (Lasting.FOR_EVER, 8, 4, 1),
+        (Lasting.FOR_EVER, 8, 5, 2),
+        (Lasting.FOR_EVER, 8, 29, 5),
+        (Lasting.FOR_EVER, 1, 3, 4),
+        (Lasting.AS_ITS_USER_WANTS, 8, 6, 1),
+        (Lasting.AS_ITS_USER_WANTS, 8, 7, 2),
+        (Lasting.AS_ITS_USER_WANTS, 1, 3, 4),
+    ],
+)
 async def test_calls_that_do_not_end_leave_room_for_others(
-    autojump_clock: trio.testing.MockClock, allowed: int, calls: int, connections: int
+    autojump_clock: trio.testing.MockClock, lasting: Lasting, allowed: int, calls: int, connections: int
 ) -> None:
-    """Half of what the server allows on the connection in use; what is more has further ones, which end with it."""
+    """On the connection in use a part of what the server allows; what is more has further ones, which end with it."""
     config = TransportConfig(streams_max=allowed)
     async with memory_host({ECHO: echo, WAIT: Waiting()}, config) as host, connected_to(host) as connection:
         async with trio.open_nursery() as nursery:
             for _ in range(calls):
-                nursery.start_soon(lasting_call, connection)
+                nursery.start_soon(lasting_call, connection, lasting)
             await settle()
             assert connection.connects == len(host.dialled_at) == connections
             assert await connection.call(ECHO, b"hello") == b"hello"
@@ -248,7 +259,7 @@ async def test_calls_that_do_not_end_leave_room_for_others(
 async def test_lasting_calls_end_where_they_would_need_too_many_connections(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """An error that says what to do, and not a wait for ever."""
+    """An error that says what to do, and not a wait for ever; those that end as their user wants stand in line."""
     config = TransportConfig(streams_max=1)
     async with memory_host({WAIT: Waiting()}, config) as host, connected_to(host) as connection:
         async with trio.open_nursery() as nursery:
@@ -257,6 +268,10 @@ async def test_lasting_calls_end_where_they_would_need_too_many_connections(
             await settle()
             with pytest.raises(ArgumentInvalid, match="a connection 1 at once, and 64 connections are full"):
                 await lasting_call(connection)
+            for _ in range(3):
+                nursery.start_soon(lasting_call, connection, Lasting.AS_ITS_USER_WANTS)
+            await settle()
+            assert connection.connects == LINKS_MAX
             nursery.cancel_scope.cancel()
 
 
