@@ -36,6 +36,22 @@ def test_a_server_that_comes_back(tmp_path: Path, kept_port: int) -> None:
     assert len(pauses) == 3
 
 
+def test_a_server_that_comes_back_behind_a_proxy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What takes connections in its place is no server yet; that the table is missing is an answer of one."""
+    table, pauses = scanner.sync.Client.table, []
+
+    def answer(client: scanner.sync.Client, name: str) -> scanner.sync.Table:
+        if len(pauses) < 3:
+            raise ServerUnavailable("answered by a proxy")
+        return table(client, name)
+
+    monkeypatch.setattr(scanner.sync.Client, "table", answer)
+    with running_server(tmp_path) as server:
+        with open_client_again(SourceOptions(endpoint=server.endpoint, table="t"), pauses.append) as client:
+            assert client.tables() == []
+        assert len(pauses) == 3
+
+
 def test_a_task_that_reads_waits_for_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that begins while the server is away reads when it is back: rows, changes, and rows as changes."""
     monkeypatch.setattr(random, "uniform", lambda least, most: 0.0)
