@@ -28,7 +28,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from scanner import Unauthenticated
-from spark_source.connection import AWAY, patience
+from spark_source.connection import AWAY, open_client_again, patience
 from spark_source.errors import PlainErrors, SourceError
 from spark_source.load import new_lease_id
 from spark_source.release import OfOneRelease
@@ -55,6 +55,7 @@ if TYPE_CHECKING:
 
     from scanner.sync import Client, Table
     from spark_source.load import Load
+    from spark_source.options import SourceOptions
     from spark_source.stream.options import ChangeOptions
 
 T = TypeVar("T")
@@ -196,7 +197,9 @@ class ChangeStreamReader(OfOneRelease, DataSourceStreamReader, SupportsTriggerAv
             try:
                 return ask(self._begun())
             except AWAY:
-                return ask(self._begun())  # Its client connects by itself.
+                if self._planner is not None:
+                    self._planner.connect_again()  # Its client does so by itself, but behind a proxy it need not.
+                return ask(self._begun())
             except Unauthenticated:
                 if self._planner is None:
                     raise
@@ -217,15 +220,15 @@ class _Planner:
         self._options = options
         self._schema = schema
         self._load = load
-        self._connect()
+        self._connect(patience(self._load))
         self._lease = LogLease(self._client, self._table.name, options.source.lease_ttl_s)
         self._delay = Delay(options.limits)
         self._until: dict[int, int] | None = None
         self._target: Positions | None = None
         self.newest: dict[str, Any] | None = None
 
-    def _connect(self) -> None:
-        client = patience(self._load)(self._options.source)
+    def _connect(self, connect: Callable[[SourceOptions], Client]) -> None:
+        client = connect(self._options.source)
         try:
             table = client.table(self._options.source.table)
             self._load.require_table(table)
@@ -238,9 +241,12 @@ class _Planner:
         self._logs = TableLogs(table, fail_on_data_loss=self._options.fail_on_data_loss)
 
     def connect_again(self) -> None:
-        """Connect with the credentials that the files have now: they may have been in pieces when the client asked."""
+        """Connect when the server is there, with the credentials that the files have now.
+
+        They may have been in pieces when the client asked.
+        """
         before = self._client
-        self._connect()
+        self._connect(open_client_again)
         self._lease.go_on(self._client)
         before.close()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,9 +14,10 @@ import pytest
 import trio.testing
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+import scanner.sync
 from scanner.client import table as trio_table
 from scanner.client.leases import Leases
-from scanner.errors import SnapshotLost, TableNotFound
+from scanner.errors import ServerUnavailable, SnapshotLost, TableNotFound
 from scanner.sync import connect
 from spark_source import SourceError, SourceOptionError, WeirDataSource
 from spark_source.connection import AWAY
@@ -172,6 +174,34 @@ def test_the_server_goes_away_while_a_micro_batch_is_planned(
     ]
     assert len(set(places)) == len(places)
     assert folded(batches) == contents(table)
+
+
+def test_a_micro_batch_waits_for_the_server_behind_a_proxy(
+    server: RunningServer, table: Table, streams: list[Stream], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What answers in its place, at once, does not use the second question up."""
+    monkeypatch.setattr(random, "uniform", lambda least, most: 0.0)
+    away = iter(range(4))
+
+    def unless_away(kind: type, name: str) -> None:
+        call = getattr(kind, name)
+
+        def answer(*args: Any, **options: Any) -> object:
+            if next(away, None) is not None:
+                raise ServerUnavailable("answered by a proxy")
+            return call(*args, **options)
+
+        monkeypatch.setattr(kind, name, answer)
+
+    table.write(_rows(0, 50))
+    streams.append(stream := Stream(server, table.name, startingOffsets="earliest"))
+    assert folded([stream.next() or []]) == contents(table)
+    table.write(_rows(0, 50, "b"))
+    unless_away(trio_table.Table, "measure_log")
+    unless_away(scanner.sync.Client, "table")
+    changes = stream.next() or []
+    assert len(changes) == 100
+    assert next(away, None) is None
 
 
 def test_a_table_and_then_its_changes(server: RunningServer, table: Table, streams: list[Stream]) -> None:
