@@ -461,7 +461,8 @@ class PushScan:
     async def _send(self, response: pb.ScanResponse) -> None:
         await self._stream.send(response.SerializeToString())
         self._sent()
-        self._moved = True  # So a tail says soon that it waits: to be cut after that does not use its retries up.
+        # So a tail says soon that it waits: to be cut after that does not use its retries up.
+        self._moved = True
 
     def _sent(self) -> None:
         self.sent_at, self._moved = trio.current_time(), False
