@@ -38,7 +38,8 @@ def test_a_server_that_comes_back(tmp_path: Path, kept_port: int) -> None:
 
 def test_a_server_that_comes_back_behind_a_proxy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What takes connections in its place is no server yet; that the table is missing is an answer of one."""
-    table, pauses = scanner.sync.Client.table, []
+    table = scanner.sync.Client.table
+    pauses: list[float] = []
 
     def answer(client: scanner.sync.Client, name: str) -> scanner.sync.Table:
         if len(pauses) < 3:

@@ -691,9 +691,7 @@ async def test_a_tail_keeps_its_columns_when_one_is_added() -> None:
 
 
 @pytest.mark.parametrize("source", [LOG, HYBRID])
-async def test_an_idle_tail_says_little(
-    mock_clock: trio.testing.MockClock, source: pb.ScanSource.ValueType
-) -> None:
+async def test_an_idle_tail_says_little(mock_clock: trio.testing.MockClock, source: pb.ScanSource) -> None:
     """One heartbeat in the long interval; the short one is kept to only while the position moves, and at the start.
 
     So a tail that something on the way cuts whenever it is silent for longer has made progress each time.
