@@ -56,42 +56,52 @@ def open_client_again(
 ) -> scanner.sync.Client:
     """Connect as `open_client` does, and again while the server is away, for about as long as a restart takes.
 
-    A proxy takes connections while its server is away. So the server is asked for the table; whatever it answers, it is
-    there.
-
     Raises:
         ArgumentInvalid: A file cannot be used on this machine after `_FILE_ATTEMPTS` attempts, or the token would go
             out in plaintext.
         ServerUnavailable: Nobody answers at the endpoint after `_ATTEMPTS` attempts.
         Unauthenticated: The server does not accept the certificate.
 
-    Waits: For the connection and the answer, and between attempts by `pause`.
+    Waits: For the connection, and between attempts by `pause`.
     """
     of_files = 0
     for failed in range(1, _ATTEMPTS):
         try:
-            client = open_client(options)
+            return open_client(options)
         except (scanner.ServerUnavailable, scanner.ArgumentInvalid) as error:
             of_files += isinstance(error, scanner.ArgumentInvalid)
             if of_files == _FILE_ATTEMPTS:
                 raise
-        else:
-            if _is_there(client, options.table):
-                return client
-            client.close()
-        # At random, so that the tasks of a job do not come back together.
-        pause(random.uniform(0.0, min(_PAUSE_S_MAX, 0.1 * 2.0**failed)))
+            _back_off(failed, pause)
     return open_client(options)
 
 
-def _is_there(client: scanner.sync.Client, table: str) -> bool:
-    try:
-        client.table(table)
-    except AWAY as error:
-        return "attempts" in error.metadata  # The client has waited for it by itself.
-    except scanner.ScannerError:
-        pass  # Whoever goes on with the table is told so, too.
-    return True
+def ask_again(question: Callable[[], T], pause: Callable[[float], None] = time.sleep) -> T:
+    """Ask over a connection that is there, and again while the server is away behind a proxy, which answers for it.
+
+    Args:
+        question: As that of `ask`.
+        pause: Waits.
+
+    Raises:
+        ServerUnavailable: As for the last of `_ATTEMPTS` questions; or the client has waited for the server by itself.
+        ScannerError: As `question` does.
+
+    Waits: For the answers, and between attempts by `pause`.
+    """
+    for failed in range(1, _ATTEMPTS):
+        try:
+            return question()
+        except scanner.ServerUnavailable as error:
+            if "attempts" in error.metadata:
+                raise
+            _back_off(failed, pause)
+    return question()
+
+
+def _back_off(failed: int, pause: Callable[[float], None]) -> None:
+    # At random, so that the tasks of a job do not come back together.
+    pause(random.uniform(0.0, min(_PAUSE_S_MAX, 0.1 * 2.0**failed)))
 
 
 def patience(load: Load) -> Callable[[SourceOptions], scanner.sync.Client]:
@@ -127,4 +137,6 @@ def ask(
             if failure.metadata.get("attempts"):
                 raise  # The client has waited for its successor by itself.
     with open_client_again(options) as client:
-        return question(client)
+        if connect is open_client:  # Who begins with that need not wait for a server that is not there.
+            return question(client)
+        return ask_again(lambda: question(client))

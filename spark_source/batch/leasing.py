@@ -15,6 +15,7 @@ Invariants:
 
 from __future__ import annotations
 
+import functools
 import logging
 import time
 from contextlib import suppress
@@ -22,6 +23,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from scanner import LeaseNotFound, LeaseState, LeaseTarget, ScannerError, SnapshotLost, TooManyScans
+from spark_source.connection import ask_again
 from spark_source.options import refused
 
 if TYPE_CHECKING:
@@ -220,7 +222,7 @@ class TaskLease:
         kept = []
         for lease_id in self._lease_ids:
             try:
-                self._client.leases.renew(lease_id)
+                ask_again(functools.partial(self._client.leases.renew, lease_id))
             except LeaseNotFound as error:
                 _logger.info("reading without the lease of the planning: %s", error.message)
             else:

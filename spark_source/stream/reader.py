@@ -28,7 +28,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from scanner import Unauthenticated
-from spark_source.connection import AWAY, open_client_again, patience
+from spark_source.connection import AWAY, ask_again, open_client, open_client_again, patience
 from spark_source.errors import PlainErrors, SourceError
 from spark_source.load import new_lease_id
 from spark_source.release import OfOneRelease
@@ -230,7 +230,8 @@ class _Planner:
     def _connect(self, connect: Callable[[SourceOptions], Client]) -> None:
         client = connect(self._options.source)
         try:
-            table = client.table(self._options.source.table)
+            name = self._options.source.table
+            table = client.table(name) if connect is open_client else ask_again(lambda: client.table(name))
             self._load.require_table(table)
             check_schema(self._schema, change_schema(table, self._options))
         except BaseException:

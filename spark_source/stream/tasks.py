@@ -10,6 +10,7 @@ Invariants:
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -21,7 +22,7 @@ from scanner import OffsetOutOfRange, ScanSource, TableNotFound
 from spark_source.batch.leasing import PlannedStates, TaskLease
 from spark_source.batch.planning import bucket_partitions
 from spark_source.batch.scans import with_condition
-from spark_source.connection import ask, open_client_again
+from spark_source.connection import ask, ask_again, open_client_again
 from spark_source.errors import SourceDataLossError, SourceError
 from spark_source.schema import arrow_schema, spark_schema, to_spark_batch
 from spark_source.stream.logs import warn_of_loss
@@ -171,7 +172,7 @@ def read_slice(planned: Slice, schema: StructType) -> Iterator[pa.RecordBatch]:
 def _read_log(client: Client, planned: LogSlice, target: pa.Schema) -> Iterator[pa.RecordBatch]:
     lease = TaskLease(client, planned.lease_ids, planned.options.source.lease_ttl_s)
     lease.begin()
-    table = client.table(planned.options.source.table)
+    table = ask_again(functools.partial(client.table, planned.options.source.table))
     require_same_table(table, planned.table_id)
     scan = _changes(table, planned.options).select(*target.names).bucket(planned.bucket)
     scan = scan.stop_at({planned.bucket: planned.end})

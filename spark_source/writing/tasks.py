@@ -10,6 +10,7 @@ Invariants:
 
 from __future__ import annotations
 
+import functools
 import itertools
 import secrets
 from collections.abc import Iterable
@@ -21,7 +22,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
 from scanner import TableNotFound
-from spark_source.connection import open_client_again
+from spark_source.connection import ask_again, open_client_again
 from spark_source.errors import SourceUnsupportedError
 from spark_source.writing.changes import Operation, gathered, steps
 
@@ -109,7 +110,7 @@ def stage(
     rows = 0
     if first is not None:
         with open_client_again(options.target) as client:
-            table = planned_table(client, options, plan)
+            table = ask_again(functools.partial(planned_table, client, options, plan))
             staging = table.transaction(transaction.name, transaction.version)
             added = _added_since(table, plan)
             with staging.part(part, attempt) as writer:

@@ -11,6 +11,7 @@ from pyspark.sql.types import StructType
 
 import scanner.sync
 from scanner import ArgumentInvalid, Draining, ScanIncomplete, ScannerError, ServerUnavailable
+from scanner.client.connection import Connection
 from spark_source import WeirDataSource
 from spark_source.connection import ask, open_client_again
 from spark_source.options import SourceOptions
@@ -36,21 +37,36 @@ def test_a_server_that_comes_back(tmp_path: Path, kept_port: int) -> None:
     assert len(pauses) == 3
 
 
-def test_a_server_that_comes_back_behind_a_proxy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What takes connections in its place is no server yet; that the table is missing is an answer of one."""
-    table = scanner.sync.Client.table
-    pauses: list[float] = []
+@pytest.mark.parametrize("kind", [{}, {"readChanges": "true"}], ids=str)
+def test_a_server_that_is_away_behind_a_proxy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: dict[str, str]
+) -> None:
+    """What takes connections in its place, and answers at once, is waited for by plans, by tasks and by nobody else."""
+    monkeypatch.setattr(random, "uniform", lambda least, most: 0.0)
+    rows = pa.table({"k": range(20)})
+    call, away = Connection.call, [0]
 
-    def answer(client: scanner.sync.Client, name: str) -> scanner.sync.Table:
-        if len(pauses) < 3:
+    async def unless_away(connection: Connection, *args: Any, **options: Any) -> Any:
+        if away[0]:
+            away[0] -= 1
             raise ServerUnavailable("answered by a proxy")
-        return table(client, name)
+        return await call(connection, *args, **options)
 
-    monkeypatch.setattr(scanner.sync.Client, "table", answer)
-    with running_server(tmp_path) as server:
-        with open_client_again(SourceOptions(endpoint=server.endpoint, table="t"), pauses.append) as client:
-            assert client.tables() == []
-        assert len(pauses) == 3
+    with running_server(tmp_path) as server, scanner.sync.connect(server.endpoint) as client:
+        client.create_table("t", rows.schema, primary_key=["k"], buckets=1).write(rows)
+        monkeypatch.setattr(Connection, "call", unless_away)
+        source = WeirDataSource({"endpoint": server.endpoint, "table": "t", **kind})
+        reader = source.reader(source.schema())
+        away[0] = 4
+        (partition,) = reader.partitions()
+        assert away == [0]
+        away[0] = 4
+        assert sum(batch.num_rows for batch in reader.read(partition)) == 20
+        assert away == [0]
+        away[0] = 4
+        with pytest.raises(ServerUnavailable, match="answered by a proxy"):
+            WeirDataSource({"endpoint": server.endpoint, "table": "t", **kind}).schema()
+        assert away == [2]
 
 
 def test_a_task_that_reads_waits_for_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
