@@ -120,7 +120,8 @@ class GroupBatches:
         """Runs what lasts as long as the block; None: that was left."""
         self._seats: dict[int, _Seat] = {}
         self._positions = GroupPositions()
-        self._releases: list[_Seat] = []
+        self._releases: dict[int, _Seat] = {}
+        """By bucket, what is to be given back: once, though the server assigns it again until it has heard of it."""
         self._more = False
         """Whether more buckets may be on their way."""
         self._schema_outdated = False
@@ -501,9 +502,9 @@ class GroupBatches:
             self._to_say = trio.Event()
             if self._leaving:
                 return await stream.send_end()
-            released, self._releases = self._releases, []
+            released, self._releases = self._releases, {}
             if released:
-                held = [pb.HeldBucket(bucket=seat.bucket, epoch=seat.epoch) for seat in released]
+                held = [pb.HeldBucket(bucket=seat.bucket, epoch=seat.epoch) for seat in released.values()]
                 request = pb.JoinRequest(release=pb.Release(buckets=held))
             else:
                 request = pb.JoinRequest(alive=pb.Alive())
@@ -561,7 +562,7 @@ class GroupBatches:
         for seat in list(self._seats.values()):
             if seat.moving and self._positions.is_stored(seat.bucket):
                 self._lose(seat)
-                self._releases.append(seat)
+                self._releases[seat.bucket] = seat
                 self._wake_speaker()
 
     async def _read(self, seat: _Seat, position: int | None) -> None:

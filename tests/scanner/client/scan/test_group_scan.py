@@ -123,6 +123,33 @@ async def test_a_bucket_that_comes_while_rows_wait_is_read(
     assert sorted(found) == ([1] if taken_away else [0, 1])
 
 
+async def test_a_bucket_that_is_to_move_is_given_back_once(autojump_clock: trio.testing.MockClock) -> None:
+    """Readers come and go, so the server says again what is to move, before it is told that it was given back."""
+    held: list[int] = []
+    heard = trio.Event()
+
+    async def join(stream: ServerStream) -> None:
+        await stream.receive()
+        joined = groups_pb2.Joined(session_timeout_ms=30_000)
+        await stream.send(groups_pb2.JoinResponse(joined=joined).SerializeToString())
+        moving = groups_pb2.AssignedBucket(bucket=0, epoch=1, position=0, moving=True)
+        assignment = groups_pb2.JoinResponse(assignment=groups_pb2.Assignment(buckets=[moving]))
+        async with trio.open_nursery() as nursery:
+            for _ in range(9):
+                nursery.start_soon(stream.send, assignment.SerializeToString())
+        while (message := await stream.receive()) is not None:
+            request = groups_pb2.JoinRequest.FromString(bytes(message))
+            held.append(len(request.release.buckets))
+            heard.set()
+
+    async with memory_host({methods.JOIN: join}) as host, connected_to(host) as connection:
+        table = Table(connection, TableDescription("t", SCHEMA, ("k",), 1), 0)
+        async with table.new_scan().with_source("log").in_group("g").execute():
+            await heard.wait()
+            await settle()
+    assert max(held) == 1
+
+
 async def test_a_reader_without_a_bucket_outlives_any_number_of_cuts(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
