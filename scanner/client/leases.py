@@ -491,13 +491,13 @@ def _ttl_ms(ttl_s: float | None) -> int:
         raise ArgumentInvalid(
             f"a lease lives 0.001 to {_TTL_S_MAX} s, not {ttl_s!r}; renew it from time to time"
         )
-    return round(ttl_s * 1000)
+    return round(float(ttl_s) * 1000)
 
 
 def _age_ms(age_s: float) -> int:
     if not (is_number(age_s) and 0 <= age_s < _AGE_S_MAX):
         raise ArgumentInvalid(f"the id of a lease is 0 to {_AGE_S_MAX:g} s old, not {age_s!r}")
-    return math.ceil(age_s * 1000)
+    return math.ceil(float(age_s) * 1000)
 
 
 def _not_leased_from_proto(missing: pb.NotLeased) -> NotLeased:
