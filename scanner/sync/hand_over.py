@@ -88,7 +88,7 @@ class HandOver(Generic[PlaceT]):
             self._caller = {}  # Not `clear()`, behind which Python looks for signals: the batch is taken.
 
     def _next(self) -> pa.RecordBatch:
-        if self._taken is None:
+        while self._taken is None:  # Again where a signal handler of this thread has taken what came.
             try:
                 if self._ready is None:
                     self._portal.call(self._take)
@@ -101,7 +101,6 @@ class HandOver(Generic[PlaceT]):
                     # Python ends its daemons without a word. Nothing is lost with a reader, so it gets no traceback.
                     raise SystemExit from None
                 raise
-        assert self._taken is not None
         # From here on nothing in C is called, behind which Python looks for signals.
         (batch, self._place), self._taken, self._passed = self._taken, None, None
         return batch

@@ -140,6 +140,39 @@ def test_interrupted_wherever_python_looks_for_signals(kind: type[Numbered]) -> 
     assert calls > 0
 
 
+class Handled:
+    """A portal with a signal handler that comes once, when a call has ended and its caller does not know yet."""
+
+    def __init__(self) -> None:
+        self.handler: Callable[[], object] | None = None
+
+    def call(self, function: Callable[[], Awaitable[None]]) -> None:
+        """Run it in a loop."""
+        trio.run(function)
+        self._handle()
+
+    def take(self, source: Takeable[None]) -> None:
+        """Run it without one."""
+        source.take_nowait()
+        self._handle()
+
+    def _handle(self) -> None:
+        handler, self.handler = self.handler, None
+        if handler is not None:
+            handler()
+
+
+@pytest.mark.parametrize("kind", [Numbered, ReadyNumbered])
+def test_a_signal_handler_that_takes_a_batch(kind: type[Numbered]) -> None:
+    """Who was interrupted by it gets the next one."""
+    batches, portal = kind(), Handled()
+    over = HandOver(cast("Portal", portal), batches, lambda: batches.given)
+    taken: list[pa.RecordBatch] = []
+    portal.handler = lambda: taken.append(over.next())
+    taken += [over.next() for _ in range(BATCHES - 1)]
+    assert [each["number"][0].as_py() for each in taken] == list(range(BATCHES))
+
+
 class Shared:
     """A portal that lets another thread try while the first one waits."""
 
