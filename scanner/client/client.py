@@ -549,7 +549,9 @@ class Client:
         """
         if timeout_s is not None and not (is_number(timeout_s) and 0 <= timeout_s < _DRAIN_S_END):
             raise ArgumentInvalid(f"a drain takes 0 to {_DRAIN_S_END} seconds, not {timeout_s!r}")
-        request = admin_pb.DrainRequest(timeout_ms=None if timeout_s is None else round(float(timeout_s) * 1000))
+        request = admin_pb.DrainRequest(
+            timeout_ms=None if timeout_s is None else round(float(timeout_s) * 1000)
+        )
         reply = await self._administer("Drain", request, admin_pb.DrainResponse)
         return DrainBegun(streams=reply.streams, already_draining=reply.already_draining)
 

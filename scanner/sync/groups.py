@@ -116,7 +116,7 @@ class GroupBatches(Iterator["pa.RecordBatch"]):
             trio.ClosedResourceError: The scan or the client was left.
 
         Cancellation:
-            KeyboardInterrupt loses and repeats nothing in a `for` loop: the next one goes on. In `batch = next(batches)`
+            KeyboardInterrupt loses and repeats nothing in a `for` loop: the next goes on. In `batch = next(batches)`
             Python may raise it between the two, when the batch counts as handed out and nobody has it.
         """
         return self._hand_over.next()

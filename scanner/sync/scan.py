@@ -254,7 +254,7 @@ class Batches(Iterator[pa.RecordBatch]):
             trio.BusyResourceError: Another thread is waiting for a batch.
 
         Cancellation:
-            KeyboardInterrupt loses and repeats nothing in a `for` loop: the next one goes on. In `batch = next(batches)`
+            KeyboardInterrupt loses and repeats nothing in a `for` loop: the next goes on. In `batch = next(batches)`
             Python may raise it between the two, when the batch counts as handed out and nobody has it.
         """
         return self._hand_over.next()

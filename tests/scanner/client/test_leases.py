@@ -58,11 +58,13 @@ async def test_a_block_keeps_a_lease_that_was_given_less_time(
 
 async def test_a_time_in_a_short_type_of_numpy_is_as_long_as_it_says() -> None:
     """70 s of `int16` are more milliseconds than it holds; numpy begins anew where they end."""
+    age_s: Any = np.int8(1)
+    times_s: list[Any] = [np.uint8(200), np.int32(86_400), np.int16(70)]
     async with open_virtual_items(1, config=CONFIG) as items:
-        for ttl_s in (np.int16(70), np.uint8(200), np.int32(86_400)):
-            lease = await items.client.acquire_lease("items", ttl_s=ttl_s, lease_id="mine", id_age_s=np.int8(1))
-            assert lease.info.ttl_s == ttl_s
-        assert not (await items.client.drain(np.int16(70))).already_draining
+        for time_s in times_s:
+            lease = await items.client.acquire_lease("items", ttl_s=time_s, lease_id="mine", id_age_s=age_s)
+            assert lease.info.ttl_s == time_s
+        assert not (await items.client.drain(times_s[-1])).already_draining
 
 
 async def test_a_lease_has_one_block(autojump_clock: trio.testing.MockClock) -> None:
