@@ -67,12 +67,14 @@ class Completion:
         delay_s = _DELAY_S_MIN
         while not self.over:
             failure = await self._try()
-            if failure is None and self._error is not None:
-                _logger.warning("%s is applied now", self._what)
-            elif failure is not None and self._error is None:
+            self.over = failure is None or isinstance(failure, TableNotFound)
+            if self.over and self._error is not None:
+                _logger.warning(
+                    "%s %s", self._what, "is applied now" if failure is None else f"is over: {failure}"
+                )
+            elif not self.over and self._error is None:
                 _logger.error("%s is decided, cannot be applied, and is tried again: %s", self._what, failure)
             self._error = failure
-            self.over = failure is None or isinstance(failure, TableNotFound)
             tried, self._tried = self._tried, trio.Event()
             tried.set()
             if self.over:
@@ -87,6 +89,7 @@ class Completion:
         """Wait until it is done, or an attempt at it has failed.
 
         Raises:
+            TableNotFound: The table was dropped meanwhile.
             ScannerError: It is decided, and could not be applied; the server goes on trying.
 
         Waits:
@@ -97,6 +100,8 @@ class Completion:
         """
         self._hurry.set()
         await self._tried.wait()
+        if isinstance(self._error, TableNotFound):
+            raise TableNotFound(self._error.message)
         if self._error is not None:
             raise type(self._error)(
                 f"{self._what} is decided, and the server goes on applying it: {self._error.message}",
