@@ -474,7 +474,7 @@ def _target_to_proto(target: Leasable) -> pb.LeaseTarget:
         raise ArgumentInvalid(f"unknown state {target.state!r} to lease; known: {', '.join(known)}")
     try:
         return pb.LeaseTarget(
-            table=target.table,
+            table=require_text("the name of a table", target.table),
             buckets=target.buckets,
             state=f"STATE_{state.name}",
             checkpoint_id=target.checkpoint_id,

@@ -256,7 +256,7 @@ class Table:
             rows,
             names,
             as_of,
-            histories_by_bucket(histories),
+            histories_by_bucket(histories, self.buckets),
         )
 
     async def _read_keys(self, keys: Keys) -> ArrowRows:
@@ -403,7 +403,7 @@ class Table:
             self.name,
             self.table_id,
             positions,
-            histories_by_bucket(histories),
+            histories_by_bucket(histories, self.buckets),
             commits_max,
             rows_max,
             bytes_max,

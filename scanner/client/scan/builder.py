@@ -555,7 +555,9 @@ class ScanBuilder:
                 histories that are none.
         """
         offsets = _offsets(offset, self._plan.table.buckets, "as_of")
-        return self._replace(as_of=offsets, histories=histories_by_bucket(histories))
+        return self._replace(
+            as_of=offsets, histories=histories_by_bucket(histories, self._plan.table.buckets)
+        )
 
     def resume_at(self, position: str) -> Self:
         """Hand out what another run of this scan has not: the rest, of the same state of each bucket (push or asof).
@@ -672,11 +674,11 @@ def offsets_by_bucket(value: int | Mapping[int, int], buckets: int, what: str) -
     return offsets if isinstance(offsets, dict) else dict.fromkeys(range(buckets), offsets)
 
 
-def histories_by_bucket(histories: Mapping[int, bytes] | None) -> dict[int, bytes]:
-    """The histories of buckets that an argument names.
+def histories_by_bucket(histories: Mapping[int, bytes] | None, buckets: int) -> dict[int, bytes]:
+    """The histories of buckets that an argument names, of a table of so many.
 
     Raises:
-        ArgumentInvalid: It is no mapping to octets.
+        ArgumentInvalid: It is no mapping to octets, or names a bucket that there is not.
     """
     if histories is None:
         return {}
@@ -685,4 +687,7 @@ def histories_by_bucket(histories: Mapping[int, bytes] | None) -> dict[int, byte
     for bucket, history in histories.items():
         if not isinstance(history, bytes):
             raise ArgumentInvalid(f"the history of bucket {bucket} is bytes, not {history!r}")
-    return dict(histories)
+    return {
+        whole(bucket, "the bucket in histories", 0, buckets - 1): history
+        for bucket, history in histories.items()
+    }

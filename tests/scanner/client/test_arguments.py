@@ -81,6 +81,7 @@ def group_reader() -> GroupBatches:
         (lambda: CLIENT.acquire_lease("t", partial="no"), "partial is True or False"),
         (lambda: CLIENT.acquire_lease(7), "must be of type LeaseTarget, not 7"),
         (lambda: CLIENT.acquire_lease(LeaseTarget("t", state=wrong(7))), "unknown state 7"),
+        (lambda: CLIENT.acquire_lease(LeaseTarget(wrong(b"t"))), "the name of a table is text, not b't'"),
         (lambda: CLIENT.leases.renew("l", "10"), "not '10'; renew it"),
         (lambda: CLIENT.leases.release("l", None, ()), "the name of a table is text"),
         (lambda: CLIENT.leases.drop("l", 7), "the name of a principal is text, not 7"),

@@ -238,7 +238,7 @@ def test_whole_numbers_of_numpy_are_whole_numbers(scan: Builder) -> None:
             scan.limit(senseless)
 
 
-@pytest.mark.parametrize("histories", [[b"x"], [], {0: "x"}, {0: None}])
+@pytest.mark.parametrize("histories", [[b"x"], [], {0: "x"}, {0: None}, {"0": b"x"}, {99: b"x"}])
 def test_senseless_histories_are_refused(scan: Builder, histories: object) -> None:
     """They are told by bucket, as octets."""
     with pytest.raises(ArgumentInvalid, match="histor"):
