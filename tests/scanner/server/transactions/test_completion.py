@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
-import trio
-import trio.testing
 
 from scanner.errors import StoreFailed, TableNotFound
 from scanner.server.transactions.completion import Completion
+
+if TYPE_CHECKING:
+    import trio.testing
 
 
 @pytest.mark.parametrize("failed_before", [False, True])
