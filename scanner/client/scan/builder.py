@@ -436,7 +436,8 @@ class ScanBuilder:
     def key_range(self, start: KeyPrefix | None = None, end: KeyPrefix | None = None) -> Self:
         """Scan only keys from `start` (inclusive) to `end` (exclusive), in primary key order.
 
-        Both may name fewer columns than the key has: a prefix stands before every key that begins with it.
+        Both may name fewer columns than the key has: a prefix stands before every key that begins with it. The last
+        call wins, over `key_prefix` and `within`, too; for what is in both, call `within` after it.
 
         Args:
             start: Values of the first key columns, as a tuple in key order or a dict; None: from the first key.
@@ -452,7 +453,7 @@ class ScanBuilder:
         return self._replace(key_range=KeyRange(self._encoded(start), before))
 
     def key_prefix(self, prefix: KeyPrefix) -> Self:
-        """Scan only keys that begin with these values.
+        """Scan only keys that begin with these values. As `key_range`, it replaces a range that was set before.
 
         Raises:
             ArgumentInvalid: Not a prefix of the primary key.
