@@ -27,6 +27,11 @@ class ServerSecurity:
     tls: ServerTls | None
     credentials: CredentialsFile | None
 
+    @property
+    def reloads(self) -> bool:
+        """Whether there are files to read again: then that is what SIGHUP is for."""
+        return self.tls is not None or self.credentials is not None
+
     def reload(self) -> None:
         """Read every file again; one that cannot be used is logged, and what was known goes on."""
         for each in (self.tls, self.credentials):

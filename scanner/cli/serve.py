@@ -178,6 +178,9 @@ def serve(
         warm_up()
     files_max = raise_files_limit()
     security = server_security(host, insecure_bind_any)
+    if security.reloads:
+        # It asks for these files to be read again, and ends nothing: not before the server listens, nor while it drains.
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
     sweep_s = min(_DEFAULTS.session_sweep_interval_s, session_ttl / 2)
     config = ScannerConfig(
         session_ttl_s=session_ttl,
@@ -272,7 +275,7 @@ async def _reload_on_hangup(
     security: ServerSecurity, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
 ) -> None:
     """Read certificates and credentials again on SIGHUP; they also are when they have changed."""
-    if security.tls is None and security.credentials is None:
+    if not security.reloads:
         task_status.started()
         return  # SIGHUP shuts down, as SIGTERM does
     with trio.open_signal_receiver(signal.SIGHUP) as hangups:

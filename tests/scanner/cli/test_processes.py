@@ -266,6 +266,30 @@ def test_standard_output_that_nobody_reads(loaded: str) -> None:
             assert (done.returncode, done.stderr) == (141, ""), words
 
 
+def test_sighup_ends_no_drain_of_a_server_that_reads_files_again(tmp_path: Path) -> None:
+    """It asks for files alone, also then: the call that runs finishes, and the exit code is 0."""
+    (tmp_path / "credentials.toml").write_text('[anonymous]\nread = "*"\nwrite = "*"\n')
+    command = [*WEIR, "serve", "--data", str(tmp_path / "data"), "--port", "0", "--drain-timeout", "3600"]
+    command += ["--credentials", str(tmp_path / "credentials.toml")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            assert server.stderr is not None
+            endpoint = server.stdout.readline().split()[-1]
+            with weir_sync.connect(endpoint, retries=0) as client:
+                table = client.create_table("items", pa.schema([("id", pa.int64())]), ["id"], 1)
+                table.write(pa.table({"id": range(1000)}))
+                with table.new_scan().with_credit(1000).execute() as batches:
+                    rows = next(batches).num_rows
+                    server.send_signal(signal.SIGTERM)
+                    assert "running calls may finish" in server.stderr.readline()
+                    server.send_signal(signal.SIGHUP)
+                    rows += sum(batch.num_rows for batch in batches)
+            assert (rows, server.wait(TIMEOUT_S)) == (1000, 0)
+        finally:
+            server.kill()
+
+
 @pytest.mark.parametrize("metrics", [[], ["--metrics-port", "0"]])
 def test_a_standard_error_that_is_full_ends_no_server(tmp_path: Path, metrics: list[str]) -> None:
     """It starts, a drain lets the scan that runs finish, and its exit code is 0."""
