@@ -85,8 +85,8 @@ def for_peers(error: ScannerError) -> ScannerError:
     said = _SAID_OF_STORAGE.get(type(error))
     if said is None or not any(separator in error.message for separator in "/\\"):
         return error
-    if isinstance(error, DiskFull):
-        # Every writer gets this at each attempt, and the log has said it once.
+    if isinstance(error, DiskFull) and isinstance(error.__cause__, ScannerError | None):
+        # Refused without asking the disk: every writer gets this at each attempt, and the log has said it once.
         return error.reworded(said)
     reference = secrets.token_hex(4)
     _logger.error("reference %s: %s: %s", reference, error.reason, error.message)

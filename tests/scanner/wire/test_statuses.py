@@ -14,6 +14,7 @@ from scanner.errors import (
     ERRORS,
     RETRY_AFTER_MS,
     ArgumentInvalid,
+    DiskFull,
     ErrorRow,
     InternalError,
     ScannerError,
@@ -54,6 +55,22 @@ def test_every_error_is_sent_to_another_process(row: ErrorRow) -> None:
         assert str(again) == "what happened"
         assert vars(again) == vars(error)
         assert again.__notes__ == ["of part 7"]
+
+
+def test_the_log_has_what_the_disk_said(caplog: pytest.LogCaptureFixture) -> None:
+    """A disk that is full in a way that its free bytes do not show, of inodes or by a quota; not what the reserve refuses."""
+    refused = DiskFull("the disk of /d has 3 bytes free")
+    refused_later = DiskFull("/d takes no writes, since one failed")
+    refused_later.__cause__ = refused
+    failed = DiskFull("/d/000001.creating: No space left on device")
+    failed.__cause__ = OSError("No space left on device")
+
+    said = [str(to_call_failed(error)) for error in (refused, refused_later, failed)]
+
+    assert not any("/d" in each for each in said)
+    assert [("under reference" in each) for each in said] == [False, False, True]
+    (line,) = caplog.messages
+    assert line.endswith("DISK_FULL: /d/000001.creating: No space left on device")
 
 
 def test_absent_extras_stay_absent() -> None:
