@@ -20,6 +20,7 @@ from scanner.server.retention.lease_registry import LEASES_DOCUMENT, LeasedState
 from scanner.server.scan.token_keys import TOKEN_KEYS_DOCUMENT, TokenKeys
 from scanner.server.tables.commit_floor import FLOOR_DOCUMENT
 from scanner.server.transactions.inspection import transaction_findings
+from scanner.storage.rocksdb.backups import MANIFEST_NAME
 from scanner.storage.rocksdb.bucket_inspection import BucketInspection, InspectedBucket
 from scanner.storage.rocksdb.catalog import (
     CATALOG_NAME,
@@ -117,7 +118,7 @@ class Inspection:
         """Inspect, and yield what is found, in the order in which it is found.
 
         Raises:
-            ArgumentInvalid: This is no data directory.
+            ArgumentInvalid: This is no data directory, but a backup or something else.
             StoreLocked: A server has it open.
             StoreFailed: A backup is being restored into it, or that was interrupted; or the disk refused.
             TooManyFiles, DiskFull: This process may open no more files, or has no room for temporary ones.
@@ -125,6 +126,8 @@ class Inspection:
         path = self._path
         require_whole(path)
         present = {entry.name for entry in entries_of(path)}
+        if not present & {FORMAT_NAME, CATALOG_NAME} and MANIFEST_NAME in present:
+            raise ArgumentInvalid(f"{path} is a backup; weir restore verifies it, and makes a data directory of it")
         if not present & {FORMAT_NAME, CATALOG_NAME, TABLES_NAME}:
             raise ArgumentInvalid(f"{path} is no data directory of weir")
         with hold_still(path):

@@ -513,13 +513,15 @@ def restore(
         documents: What the server that is to come has to know, by name of the document.
 
     Raises:
-        ArgumentInvalid: `backup` is no backup, or `data` is not empty.
+        ArgumentInvalid: `backup` is no backup, or `data` is not empty, or in it.
         StoreLocked: Another process restores a backup into `data`; nothing was changed.
         DataCorrupted: The backup is damaged; `data` is empty again.
         StoreFailed: The disk refused; `data` is empty again, as far as it allows.
     """
     backup, data = Path(backup).absolute(), Path(data).absolute()
     manifest = load_manifest(backup)
+    if backup.resolve() in data.resolve().parents:
+        raise ArgumentInvalid(f"{data} is inside the backup {backup}, and would go with it; name another directory")
     with _restoring(data):
         make_directories(data / TABLES_NAME, data)
         catalog = CatalogFile(next_table_id=max(manifest.next_table_id, now_us // 1_000_000))
@@ -531,9 +533,19 @@ def restore(
             write_document(data, name, content)
         write_format(data)
         save_catalog(data, catalog)
+        _give_to_owner(data)
         with suppress(StoreFailed), disk_errors(data):
             sync_directory(data.parent)  # Not everybody may read it.
     return manifest
+
+
+def _give_to_owner(data: Path) -> None:
+    """Give what root has restored to whom the directory belongs, as `replace_file` does: its server has to read it."""
+    owner = data.stat()
+    if owner.st_uid != os.geteuid():
+        for each in data.rglob("*"):
+            with suppress(PermissionError):  # Only root gives files away.
+                os.chown(each, owner.st_uid, owner.st_gid)
 
 
 @contextmanager

@@ -344,6 +344,29 @@ def test_what_is_refused(data: Path, tmp_path: Path) -> None:
     with pytest.raises(ArgumentInvalid, match="no backup"):
         restore(other, tmp_path / "restored")
     assert not (tmp_path / "restored").exists()
+    with pytest.raises(ArgumentInvalid, match="is inside the backup"):
+        restore(tmp_path / "backups" / FIRST_ID, tmp_path / "backups" / FIRST_ID / "restored")
+    with pytest.raises(ArgumentInvalid, match="is a backup; weir restore"):
+        next(Inspection(tmp_path / "backups" / FIRST_ID, now_ms=0).findings())
+
+
+def test_what_root_restores_is_the_owners(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server of the directory's owner has to read all of it."""
+    with RocksStore.open(data) as store:
+        back_up(store, data, tmp_path / "backups")
+    restored = tmp_path / "restored"
+    restored.mkdir()
+    owner = restored.stat()
+    given: dict[Path, tuple[int, int]] = {}
+    monkeypatch.setattr(os, "chown", lambda path, *to: given.update({path: to}))
+    monkeypatch.setattr(os, "geteuid", lambda: owner.st_uid + 1)
+
+    restore(tmp_path / "backups" / FIRST_ID, restored)
+
+    assert given.keys() >= set(restored.rglob("*"))
+    assert set(given.values()) == {(owner.st_uid, owner.st_gid)}
 
 
 def test_backups_are_private(data: Path, tmp_path: Path) -> None:
