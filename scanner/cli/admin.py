@@ -91,7 +91,8 @@ def snapshots(table: str | None, as_json: bool, endpoint: str) -> None:
     "--timeout",
     type=Seconds(0, 1_000_000),
     metavar="TIME",
-    help="How long running calls may take. [default: the server's --drain-timeout]",
+    help="How long the shutdown takes at most; running calls may finish in four fifths of it. [default: the server's"
+    " --drain-timeout]",
 )
 @endpoint_option
 def drain(timeout: float | None, endpoint: str) -> None:
