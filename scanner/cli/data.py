@@ -115,6 +115,7 @@ def _read_csv_options(
         CommandUnreadable: One makes no sense.
         Failure: A type cannot be read.
     """
+    said = {"--delimiter": delimiter, "--quote": quote != '"', "--encoding": encoding, "--null-value": null_values}
     if delimiter is None:
         delimiter = "\t" if ".tsv" in file.suffixes else ","
     if delimiter in _TABULATOR:
@@ -133,7 +134,10 @@ def _read_csv_options(
         _require_encoding(encoding)
     dialect = CsvDialect(delimiter=delimiter, quote=quote_used, encoding=encoding)
     return CsvOptions(
-        dialect=dialect, null_values=null_values or NULL_VALUES_DEFAULT, types=parse_types(types)
+        dialect=dialect,
+        null_values=null_values or NULL_VALUES_DEFAULT,
+        types=parse_types(types),
+        given=tuple(option for option, value in said.items() if value),
     )
 
 

@@ -63,6 +63,8 @@ class CsvOptions:
     """What stands for null: in a column of strings without quotes around it, in others with or without."""
     types: Mapping[str, pa.DataType] = field(default_factory=dict)
     """Types of columns that are not found in the file; of a file that is no CSV, those of its columns in a table."""
+    given: tuple[str, ...] = ()
+    """Options that say how a CSV is read, and mean nothing for another file."""
 
 
 class RowFile(Protocol):
@@ -107,6 +109,8 @@ def open_file(
     before = _state_of(path)
     file = _open_by_content(path, options, schema, on_read)
     if not isinstance(file, _CsvFile):  # Which has seen to its types before it has read all of it.
+        if options.given:
+            fail(f"{path} is no CSV: leave {', '.join(options.given)} out")
         _require_types(path, file.schema.names, options.types, schema)
     return _UnchangedFile(path, before, file, _with_types(file.schema, options.types))
 

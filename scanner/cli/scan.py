@@ -11,7 +11,7 @@ from typing import IO, TYPE_CHECKING
 import click
 
 from scanner.cli.amounts import Bytes
-from scanner.cli.app import connected, endpoint_option, example, is_terminal, names, note
+from scanner.cli.app import connected, endpoint_option, example, fail, is_terminal, names, note
 from scanner.cli.destination import destination
 from scanner.cli.log_places import as_of_option
 from scanner.cli.options import columns_option, retries_option
@@ -89,6 +89,8 @@ def scan(
     arrow and parquet take all of them; none only counts. A file appears when it is complete.
     """
     form = format_of(kind, output)
+    if credit is not None and mode != ScanMode.PUSH.value:
+        fail(f"--credit is for mode push; in mode {mode} a page is what is in flight")
     with connected(endpoint) as client:
         planned = (
             client.table(table).new_scan().with_mode(mode).with_credit(credit or AUTO).with_retries(retries)

@@ -13,7 +13,7 @@ import trio
 
 from scanner.cli.allocator import give_back_free_memory, keep_freed_memory
 from scanner.cli.amounts import Bytes, Seconds
-from scanner.cli.app import ended, example, interrupted_at_once, note
+from scanner.cli.app import ended, example, fail, interrupted_at_once, note
 from scanner.cli.descriptors import buckets_within, files_within, raise_files_limit
 from scanner.cli.logs import LOG_FORMATS, configure_logging
 from scanner.cli.options import data_option
@@ -124,9 +124,7 @@ _logger = logging.getLogger(__name__)
 )
 @click.option(
     "--metrics-host",
-    default="127.0.0.1",
-    show_default=True,
-    help="Address of the metrics port, which has no authentication.",
+    help="Address of --metrics-port, which has no authentication. [default: 127.0.0.1]",
 )
 @click.option(
     "--log-level",
@@ -157,7 +155,7 @@ def serve(
     images: str,
     disk_reserve: int,
     metrics_port: int | None,
-    metrics_host: str,
+    metrics_host: str | None,
     log_level: str,
     log_format: str,
 ) -> None:
@@ -171,6 +169,8 @@ def serve(
     """
     # Rows are in files that RocksDB makes whenever it likes; nobody else is to read them.
     os.umask(0o077)
+    if metrics_host is not None and metrics_port is None:
+        fail("--metrics-host needs --metrics-port: no metrics are served without it")
     keep_freed_memory()
     configure_logging(log_level, log_format)
     _warn_of_owner(data)
@@ -194,7 +194,7 @@ def serve(
         buckets_open_max=min(_DEFAULTS.buckets_open_max, buckets_within(files_max)),
     )
     storage = StorageConfig(disk_reserve_bytes=disk_reserve, bucket_files_open_max=files_within(files_max))
-    metrics = None if metrics_port is None else (metrics_host, metrics_port)
+    metrics = None if metrics_port is None else (metrics_host or "127.0.0.1", metrics_port)
     trio.run(_serve, data, (host, port), drain_timeout, security, config, storage, metrics)
 
 

@@ -589,6 +589,8 @@ def test_file_that_does_not_fit_the_table(command: Weir, items: str, tmp_path: P
     parquet = tmp_path / "items.parquet"
     pq.write_table(pa.table({"id": ["x"], "name": ["a"], "price": [1.0]}), parquet)
     assert "id" in one_line(command("load", parquet))
+    for words in (("--delimiter", ";"), ("--quote", "none"), ("--encoding", "latin-1"), ("--null-value", "a")):
+        assert f"is no CSV: leave {words[0]} out" in one_line(command("load", parquet, *words))
 
 
 def test_scan_that_makes_no_sense(command: Weir, items: str, tmp_path: Path) -> None:
@@ -615,6 +617,9 @@ def test_scan_that_makes_no_sense(command: Weir, items: str, tmp_path: Path) -> 
     assert "mode cursor reads what is there now" in one_line(
         command("scan", items, "--as-of", "1", "--mode", "cursor")
     )
+    assert "--credit is for mode push" in one_line(
+        command("scan", items, "--credit", "1M", "--mode", "session")
+    )
     assert "colour" in one_line(command("scan", items, "-w", "colour = red"))
     assert "missing" in one_line(command("scan", items, "-o", tmp_path / "missing" / "x.json"))
     assert "--limit" in one_line(command("scan", items, "--limit", "-1"), code=2)
@@ -640,6 +645,12 @@ def test_serve_refuses_to_be_open_to_everyone(tmp_path: Path, capsys: pytest.Cap
     """Plaintext beyond the loopback interface has to be asked for."""
     assert run(["serve", "--data", str(tmp_path), "--host", "0.0.0.0"]) == 1
     assert "--insecure-bind-any" in capsys.readouterr().err
+
+
+def test_serve_of_metrics_without_a_port(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An address of metrics that nobody serves is no word that is passed over."""
+    assert run(["serve", "--data", str(tmp_path), "--metrics-host", "0.0.0.0"]) == 1
+    assert "--metrics-host needs --metrics-port" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["", *weir.list_commands(click.Context(weir))])
