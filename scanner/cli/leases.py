@@ -100,10 +100,8 @@ def list_(table: str | None, as_json: bool, endpoint: str) -> None:
 @click.option(
     "--state",
     type=click.Choice([state.value for state in LeaseState]),
-    default=LeaseState.NEWEST.value,
-    show_default=True,
     help="The newest checkpoint, made by administrators if there is none, or not; a new one; or now, by the"
-    " changelog alone.",
+    " changelog alone. [default: newest]",
 )
 @click.option(
     "--checkpoint", "checkpoint_id", type=click.IntRange(0), metavar="N", help="This one, of one bucket."
@@ -115,15 +113,17 @@ def acquire(
     targets: tuple[str, ...],
     lease_id: str | None,
     ttl: float | None,
-    state: str,
+    state: str | None,
     checkpoint_id: int | None,
     offset: int | None,
     partial: bool,
     endpoint: str,
 ) -> None:
     """Acquire a lease on tables or buckets, or add buckets to one. Renew it before its time is over."""
+    if state is not None and (checkpoint_id is not None or offset is not None):
+        fail("--state goes with neither --checkpoint nor --offset: name one of them")
     wanted = [
-        LeaseTarget(table, buckets, state, checkpoint_id, offset)
+        LeaseTarget(table, buckets, state or LeaseState.NEWEST, checkpoint_id, offset)
         for table, buckets in map(_parse_target, targets)
     ]
     with connected(endpoint) as client:

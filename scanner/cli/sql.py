@@ -16,7 +16,7 @@ import click
 import duckdb
 import pyarrow as pa
 
-from scanner.cli.app import Failure, connected, endpoint_option, example, note
+from scanner.cli.app import Failure, connected, endpoint_option, example, fail, note
 from scanner.cli.destination import destination
 from scanner.cli.output import (
     BINARY,
@@ -90,6 +90,8 @@ def sql(
     Formats table and vertical show the first 50 rows unless --limit says otherwise; csv, json (one object per line),
     arrow and parquet take all of them; none only counts. A file appears when it is complete.
     """
+    if explain and (kind is not None or output is not None or limit is not None or stats):
+        fail("--explain runs nothing: leave --format, --output, --limit and --stats out")
     form = "none" if explain else format_of(kind, output)
     with ExitStack() as stack:
         prepared = stack.enter_context(Query(query))

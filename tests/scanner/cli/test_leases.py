@@ -118,6 +118,9 @@ def test_choosing_states(command: Weir) -> None:
         "not leased: items[7]: table 'items' has no bucket 7; it has 0 to 1\n"
         "not leased: none: there is no table 'none'\n"
     )
+    for words in (("--checkpoint", 0), ("--offset", 0)):
+        code, _, err = command("leases", "acquire", "items:0", "--id", "x", "--state", "new", *words)
+        assert (code, "--state goes with neither" in err) == (1, True)
     code, out, _ = command("leases", "acquire", "items:0", "--id", "x", "--checkpoint", 0)
     assert (code, columns(out)[0][6]) == (0, "0")
     for wrong in (("items:",), ("items:a",), (":1",), ("items", "--offset", "3")):

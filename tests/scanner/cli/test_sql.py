@@ -245,6 +245,9 @@ def test_explain_and_statistics_tell_what_the_server_is_asked_for(command: Weir)
     assert (code, err) == (0, "")
     assert out.splitlines()[0] == 'items: columns id, price of 3; rows where not ("price" <= 10.0)'
     assert "PYTHON_ARROW_SCAN" in out
+    for words in (("--format", "json"), ("--output", "out.csv"), ("--limit", 0), ("--stats",)):
+        code, _, err = command(query, "--explain", *words)
+        assert (code, "--explain runs nothing" in err) == (1, True)
     code, _, err = command(query, "--format", "none", "--stats")
     assert code == 0
     for line in err.splitlines():
