@@ -115,7 +115,12 @@ def _read_csv_options(
         CommandUnreadable: One makes no sense.
         Failure: A type cannot be read.
     """
-    said = {"--delimiter": delimiter, "--quote": quote != '"', "--encoding": encoding, "--null-value": null_values}
+    said = {
+        "--delimiter": delimiter,
+        "--quote": quote != '"',
+        "--encoding": encoding,
+        "--null-value": null_values,
+    }
     if delimiter is None:
         delimiter = "\t" if ".tsv" in file.suffixes else ","
     if delimiter in _TABULATOR:

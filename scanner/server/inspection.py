@@ -127,7 +127,9 @@ class Inspection:
         require_whole(path)
         present = {entry.name for entry in entries_of(path)}
         if not present & {FORMAT_NAME, CATALOG_NAME} and MANIFEST_NAME in present:
-            raise ArgumentInvalid(f"{path} is a backup; weir restore verifies it, and makes a data directory of it")
+            raise ArgumentInvalid(
+                f"{path} is a backup; weir restore verifies it, and makes a data directory of it"
+            )
         if not present & {FORMAT_NAME, CATALOG_NAME, TABLES_NAME}:
             raise ArgumentInvalid(f"{path} is no data directory of weir")
         with hold_still(path):

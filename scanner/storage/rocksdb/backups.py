@@ -521,7 +521,9 @@ def restore(
     backup, data = Path(backup).absolute(), Path(data).absolute()
     manifest = load_manifest(backup)
     if backup.resolve() in data.resolve().parents:
-        raise ArgumentInvalid(f"{data} is inside the backup {backup}, and would go with it; name another directory")
+        raise ArgumentInvalid(
+            f"{data} is inside the backup {backup}, and would go with it; name another directory"
+        )
     with _restoring(data):
         make_directories(data / TABLES_NAME, data)
         catalog = CatalogFile(next_table_id=max(manifest.next_table_id, now_us // 1_000_000))

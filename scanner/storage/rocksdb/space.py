@@ -22,9 +22,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from scanner.errors import DiskFull
+from scanner.errors import DiskFull, StoreFailed
 from scanner.storage.records import DiskStatus
-from scanner.storage.rocksdb.files import FILE_MODE, sync_directory
+from scanner.storage.rocksdb.files import FILE_MODE, directory_number, require_directory, sync_directory
 
 BALLAST_NAME: Final = "BALLAST"
 _BALLAST_BYTES_MAX: Final = 16 * 1024 * 1024
@@ -65,10 +65,14 @@ class DiskSpace:
         reserve_bytes: Free bytes below which writes are refused, as far as they are a twentieth of the disk at most; 0:
             they never are, and there is no ballast.
         measure: Asks the file system.
+
+    Raises:
+        StoreFailed: There is no such directory.
     """
 
     def __init__(self, path: Path, reserve_bytes: int, measure: Callable[[Path], Room] = room_of) -> None:
         self._path = path
+        self._number = directory_number(path)
         self._reserve_bytes = reserve_bytes
         self._measure = measure
         self._ballast = path / BALLAST_NAME
@@ -138,8 +142,9 @@ class DiskSpace:
 
     def _room(self) -> Room | None:
         try:
+            require_directory(self._path, self._number)  # No ballast is made or removed in another one.
             return self._measure(self._path)
-        except OSError:
+        except (StoreFailed, OSError):
             return None  # A disk that is gone refuses by itself.
 
     def _note(self, room: Room, refused_bytes: int = 0) -> DiskStatus:

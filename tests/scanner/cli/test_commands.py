@@ -589,7 +589,12 @@ def test_file_that_does_not_fit_the_table(command: Weir, items: str, tmp_path: P
     parquet = tmp_path / "items.parquet"
     pq.write_table(pa.table({"id": ["x"], "name": ["a"], "price": [1.0]}), parquet)
     assert "id" in one_line(command("load", parquet))
-    for words in (("--delimiter", ";"), ("--quote", "none"), ("--encoding", "latin-1"), ("--null-value", "a")):
+    for words in (
+        ("--delimiter", ";"),
+        ("--quote", "none"),
+        ("--encoding", "latin-1"),
+        ("--null-value", "a"),
+    ):
         assert f"is no CSV: leave {words[0]} out" in one_line(command("load", parquet, *words))
 
 

@@ -26,6 +26,21 @@ def test_a_ballast_that_cannot_be_made_is_told_once(tmp_path: Path, caplog: pyte
     assert well == f"{ballast} is there again"
 
 
+def test_no_ballast_in_another_directory(tmp_path: Path) -> None:
+    """A directory that has the path later is somebody else's: its ballast is neither made nor removed."""
+    path, room = tmp_path / "data", [Room(1 << 40, 1 << 40)]
+    path.mkdir()
+    space = DiskSpace(path, 1 << 20, lambda _: room[0])
+    path.rename(tmp_path / "moved")
+    path.mkdir()
+    assert space.refresh() is None
+    assert list(path.iterdir()) == []
+    (path / BALLAST_NAME).touch()
+    room[0] = Room(0, 1 << 40)
+    with space.in_need():
+        assert (path / BALLAST_NAME).exists()
+
+
 def test_a_write_that_is_refused_alone_makes_the_disk_full(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
