@@ -179,7 +179,7 @@ def serve(
     files_max = raise_files_limit()
     security = server_security(host, insecure_bind_any)
     if security.reloads:
-        # It asks for these files to be read again, and ends nothing: not before the server listens, nor while it drains.
+        # It asks for these files to be read again, and ends nothing: neither before the server listens nor in a drain.
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
     sweep_s = min(_DEFAULTS.session_sweep_interval_s, session_ttl / 2)
     config = ScannerConfig(
@@ -237,7 +237,8 @@ async def _serve(
 
                 async def end_at_once() -> None:
                     nonlocal cut_short
-                    cut_short = ended(await anext(signals))
+                    number = await anext(signals)
+                    cut_short = ended(None if number == signal.SIGINT else number)  # SIGHUP comes as SIGINT.
                     nursery.cancel_scope.cancel()
 
                 nursery.start_soon(end_at_once)

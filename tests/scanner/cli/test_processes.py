@@ -96,7 +96,11 @@ def test_load_scan_and_end(tmp_path: Path, csv_file: Path, weir_here: Weir) -> N
 
 def test_a_second_signal_ends_the_drain(tmp_path: Path, csv_file: Path, weir_here: Weir) -> None:
     """It does not wait for the call that runs, and says so: one line, and an exit code that is not 0."""
-    ends = ((signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated"))
+    ends = (
+        (signal.SIGINT, 130, "interrupted"),
+        (signal.SIGTERM, 143, "terminated"),
+        (signal.SIGHUP, 129, "hung up"),
+    )
     for number, code, says in ends:
         command = [*WEIR, "serve", "--data", str(tmp_path / "data"), "--port", "0", "--drain-timeout", "3600"]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:

@@ -58,7 +58,7 @@ def test_every_error_is_sent_to_another_process(row: ErrorRow) -> None:
 
 
 def test_the_log_has_what_the_disk_said(caplog: pytest.LogCaptureFixture) -> None:
-    """A disk that is full in a way that its free bytes do not show, of inodes or by a quota; not what the reserve refuses."""
+    """Of a disk that is full though bytes are free, without inodes or by a quota; not of what the reserve refuses."""
     refused = DiskFull("the disk of /d has 3 bytes free")
     refused_later = DiskFull("/d takes no writes, since one failed")
     refused_later.__cause__ = refused
