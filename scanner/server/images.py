@@ -363,11 +363,12 @@ class ImageKeeper:
 
         Raises:
             DiskFull: There is too little room.
+            StoreFailed: There may be another directory by now.
         """
         await self._measure()
         disk = await self._run_blocking(self._store.check_disk)
         if disk is None:
-            return self._config.image_disk_bytes_max
+            raise StoreFailed("the directory of the data is not where it was, or its disk does not answer")
         if disk.read_only:
             raise DiskFull("the disk is too full for an image; make room, and try again")
         return disk.free_bytes // 2

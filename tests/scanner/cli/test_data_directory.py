@@ -225,6 +225,8 @@ def test_a_directory_that_is_moved_away_takes_no_new_tables(
                 assert "\n" not in str(caught.value)
                 # Clients are told no path of the server.
                 assert "was moved or replaced" in caplog.text
+            with pytest.raises(StoreFailed, match="the data is not where it was"):
+                client.make_images("one")
         assert list(data.iterdir()) == []
     with running_server(moved) as server:
         with pytest.raises(ScannerError, match="no table 'late'"):
