@@ -232,7 +232,8 @@ class TaskLease:
     def renew_if_due(self) -> None:
         """Renew them once in a while, for the tasks that have not begun; this one's scan keeps what it needs itself.
 
-        A renewal that fails is tried again when the next is due.
+        A renewal that fails is tried again when the next is due. A lease that has ended does not come back: it is
+        warned of once.
         """
         now = self._clock()
         if now < self._renewed_at + self._interval_s:
@@ -241,5 +242,12 @@ class TaskLease:
         for lease_id in self._lease_ids:
             try:
                 self._client.leases.renew(lease_id)
+            except LeaseNotFound:
+                self._lease_ids = tuple(each for each in self._lease_ids if each != lease_id)
+                _logger.warning(
+                    "lease %s has ended while a task read: what tasks that begin later read is kept as retention says"
+                    " alone",
+                    lease_id,
+                )
             except ScannerError as error:
                 _logger.warning("lease %s was not renewed: %s", lease_id, error.message)

@@ -18,7 +18,14 @@ import pytest
 
 from scanner import LeaseTarget
 from scanner.client.leases import Leases
-from scanner.errors import LeaseNotFound, OffsetOutOfRange, SnapshotLost, TableNotFound, TooManyScans
+from scanner.errors import (
+    LeaseNotFound,
+    OffsetOutOfRange,
+    ServerUnavailable,
+    SnapshotLost,
+    TableNotFound,
+    TooManyScans,
+)
 from scanner.server.config import ScannerConfig
 from scanner.sync import Client, connect
 from spark_source import SourceOptionError, WeirDataSource
@@ -381,13 +388,15 @@ def test_a_state_of_the_users_choice_is_the_users_to_keep(server: RunningServer,
     assert client.list_leases() == []
 
 
-def test_tasks_renew_the_lease(client: Client, caplog: pytest.LogCaptureFixture) -> None:
+def test_tasks_renew_the_lease(
+    client: Client, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Three times in its time to live; a renewal that fails fails no task, whose scan keeps what it needs itself."""
     clock = Clock()
     lease = client.acquire_lease(TABLE, ttl_s=TTL_S)
     task = TaskLease(client, (lease.id,), TTL_S, clock)
     task.begin()
-    lease.drop()
+    monkeypatch.setattr(Leases, "renew", _raise_always(ServerUnavailable))
     with caplog.at_level(logging.WARNING, "weir.spark"):
         clock.now += TTL_S / 3 - 1
         task.renew_if_due()
@@ -397,3 +406,22 @@ def test_tasks_renew_the_lease(client: Client, caplog: pytest.LogCaptureFixture)
         assert caplog.text.count("was not renewed") == 1
         task.renew_if_due()
         assert caplog.text.count("was not renewed") == 1
+    lease.drop()
+
+
+def test_a_lease_that_ends_while_a_task_reads(client: Client, caplog: pytest.LogCaptureFixture) -> None:
+    """It does not come back, so it is warned of once, and asked for no more; the others are still renewed."""
+    clock = Clock()
+    ended, kept = (client.acquire_lease(TABLE, ttl_s=TTL_S) for _ in range(2))
+    task = TaskLease(client, (ended.id, kept.id), TTL_S, clock)
+    task.begin()
+    ended.drop()
+    with caplog.at_level(logging.WARNING, "weir.spark"):
+        for _ in range(3):
+            clock.now += TTL_S / 3
+            task.renew_if_due()
+        assert caplog.text.count("has ended while a task read") == 1
+        kept.drop()
+        clock.now += TTL_S / 3
+        task.renew_if_due()
+        assert caplog.messages[-1].startswith(f"lease {kept.id} has ended")
