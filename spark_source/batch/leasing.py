@@ -132,10 +132,15 @@ def shared_lease(
             " give option leaseTtl more seconds if it is used for long"
         ) from None
     except TooManyScans as error:
+        # A read of changes, whose leases have parts of its id, takes neither asOf nor leaseId.
+        instead = (
+            "or take none, leaseTtl 0: each plan then finds its own end"
+            if of
+            else "name the state with asOf or leaseId, or let each task read what is there when it begins with leaseTtl 0"
+        )
         raise TooManyScans(
             "a read leases the state that its tasks read, and the server has no room for another lease:"
-            f" {error.message}; let leases end sooner with a smaller leaseTtl, name the state with asOf or leaseId, or"
-            " let each task read what is there when it begins with leaseTtl 0"
+            f" {error.message}; let leases end sooner with a smaller leaseTtl, {instead}"
         ) from None
 
 

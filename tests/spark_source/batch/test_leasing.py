@@ -206,6 +206,15 @@ def test_no_room_for_a_lease(server: RunningServer, client: Client) -> None:
     assert len(open_reader(server, leaseTtl="0").partitions()) == 2
 
 
+def test_no_room_for_the_leases_of_changes(server: RunningServer, client: Client) -> None:
+    """What a read of changes is told to do is what it can: it takes neither `asOf` nor `leaseId`."""
+    for _ in range(3):
+        client.acquire_lease(TABLE)
+    source = WeirDataSource({"endpoint": server.endpoint, "table": TABLE, "readChanges": "true"})
+    with pytest.raises(TooManyScans, match=r"with a smaller leaseTtl, or take none, leaseTtl 0"):
+        source.reader(source.schema()).partitions()
+
+
 def test_a_load_that_is_planned_twice(server: RunningServer, client: Client) -> None:
     """Copies of one reader plan one state under one lease, whatever is written in between; another load does not."""
     reader, other = open_reader(server), open_reader(server)
