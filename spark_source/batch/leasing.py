@@ -136,7 +136,7 @@ def shared_lease(
         instead = (
             "or take none, leaseTtl 0: each plan then finds its own end"
             if of
-            else "name the state with asOf or leaseId, or let each task read what is there when it begins with leaseTtl 0"
+            else "name the state with asOf or leaseId, or let each task read what is there when it begins, leaseTtl 0"
         )
         raise TooManyScans(
             "a read leases the state that its tasks read, and the server has no room for another lease:"
