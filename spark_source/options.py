@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar, get_args
 
@@ -350,6 +350,19 @@ def _parse_lease_id(name: str, value: str) -> str:
     if not _LEASE_ID.fullmatch(value):
         raise refused(name, value, f"it is {_HELP[name]}")
     return value
+
+
+def columns_text(columns: Sequence[str]) -> str:
+    """Option ``columns`` of these names.
+
+    Raises:
+        SourceOptionError: A name would be read as another, or as several.
+    """
+    mangled = [each for each in columns if "," in each or each != each.strip()]
+    if mangled:
+        problem = f"column {mangled[0]!r} has a comma, or a space at an end: read all columns, and select in Spark"
+        raise SourceOptionError("columns", mangled[0], problem)
+    return ",".join(columns)
 
 
 def _parse_columns(name: str, value: str) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from scanner import ArgumentInvalid, parse_where
 from spark_source.connection import ask
 from spark_source.data_source import WeirDataSource
 from spark_source.errors import PlainErrors, SourceOptionError
-from spark_source.options import SourceOptions, refused
+from spark_source.options import SourceOptions, columns_text, refused
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -92,11 +92,7 @@ class TableRead:
         Raises:
             SourceOptionError: There is none, one is there twice, or a name has a comma in it.
         """
-        mangled = [each for each in columns if "," in each or each != each.strip()]
-        if mangled:
-            problem = f"column {mangled[0]!r} has a comma, or a space at an end: read all columns, and select in Spark"
-            raise SourceOptionError("columns", mangled[0], problem)
-        return self._with("columns", ",".join(columns))
+        return self._with("columns", columns_text(columns))
 
     def as_of(self, state: int | Mapping[int, int] | datetime.datetime | str) -> TableRead:
         """Read a state of the past. The last call wins.

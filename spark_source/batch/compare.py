@@ -25,7 +25,7 @@ from rich.table import Table
 from scanner import combine_digests, join_digests
 from spark_source.batch.statistics import BucketReport
 from spark_source.data_source import WeirDataSource, register
-from spark_source.options import MODES
+from spark_source.options import MODES, columns_text
 from spark_source.schema import STATISTICS_COLUMN
 
 if TYPE_CHECKING:
@@ -166,6 +166,7 @@ def compare(
 
     Raises:
         ValueError: No mode, a mode twice, or no run; or `options` have one that would be that of every read.
+        SourceOptionError: A name in `columns` has a comma, or a space at an end.
         PySparkException: Spark could not read; its message ends with the reason.
 
     Waits: For 1 + runs x modes reads, and, of more than one mode, one more of each, whose rows are shuffled.
@@ -175,13 +176,14 @@ def compare(
     own = _OWN_OPTIONS & {name.lower() for name in options or {}}
     if own:
         raise ValueError(f"compare sets {', '.join(sorted(own))} itself: leave that out of options")
+    wanted = None if columns is None else columns_text(columns)
     register(spark)
 
     def load(mode: str, *, measured: bool = False) -> DataFrame:
         reader = spark.read.format(WeirDataSource.name()).option("endpoint", endpoint).option("table", table)
         reader = reader.option("mode", mode).option("statistics", measured).options(**(options or {}))
-        if columns is not None:
-            reader = reader.option("columns", ",".join(columns))
+        if wanted is not None:
+            reader = reader.option("columns", wanted)
         if credit_bytes is not None:
             reader = reader.option("creditBytes", credit_bytes)
         return reader.load()
@@ -199,6 +201,9 @@ def find_difference(
     left: DataFrame, right: DataFrame, *, names: tuple[str, str] = ("left", "right")
 ) -> Difference:
     """Compare two DataFrames as multisets of rows, in Spark.
+
+    Values are equal if Spark groups them together: NaN is NaN, and -0.0 is 0.0. Columns of two types are compared as
+    what a union makes of them, so that 1 may be equal to '1'.
 
     Args:
         left: The one.

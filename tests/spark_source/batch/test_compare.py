@@ -20,6 +20,7 @@ from spark_source.batch.compare import (
     find_differences,
     median_run,
 )
+from spark_source.errors import SourceOptionError
 from spark_source.options import MODES
 from tests.support.server import RunningServer
 
@@ -187,6 +188,13 @@ def test_options_that_a_comparison_sets(name: str) -> None:
     """Taken as those of every read, they would have a mode compared with itself."""
     with pytest.raises(ValueError, match=f"compare sets {name.lower()} itself"):
         compare(cast("SparkSession", None), "127.0.0.1:1", "t", options={"tlsCa": "system", name: "push"})
+
+
+@pytest.mark.parametrize("name", ["a,b", " a"])
+def test_columns_that_the_option_would_read_as_others(name: str) -> None:
+    """Taken for the columns a and b, the comparison would say of other columns that they are equal."""
+    with pytest.raises(SourceOptionError, match="has a comma, or a space at an end"):
+        compare(cast("SparkSession", None), "127.0.0.1:1", "t", columns=[name])
 
 
 @pytest.mark.spark
