@@ -360,7 +360,9 @@ def columns_text(columns: Sequence[str]) -> str:
     """
     mangled = [each for each in columns if "," in each or each != each.strip()]
     if mangled:
-        problem = f"column {mangled[0]!r} has a comma, or a space at an end: read all columns, and select in Spark"
+        problem = (
+            f"column {mangled[0]!r} has a comma, or a space at an end: read all columns, and select in Spark"
+        )
         raise SourceOptionError("columns", mangled[0], problem)
     return ",".join(columns)
 
