@@ -51,7 +51,7 @@ def as_scanner_error(error: TransportError, what: str) -> ScannerError:
         )
     if isinstance(error, NotGrpc) and error.status not in OF_CREDENTIALS:
         return ServerUnavailable(
-            f"{what} did not reach a weir server: {error.message}; check the endpoint, and the proxies on the way"
+            f"{what} was not answered by a weir server: {error.message}; check the endpoint, and the proxies on the way"
         )
     if isinstance(error, AnswerCut):
         return ScanIncomplete(f"{what} was cut off: {error.message}")

@@ -902,7 +902,7 @@ async def test_server_that_dies_under_a_scan(tmp_path: Path) -> None:
             "ServerUnavailable",
             "HTTP status 404",
         ),
-        (wire.headers(1, [(":status", "415")], end=True), "ServerUnavailable", "did not reach a weir server"),
+        (wire.headers(1, [(":status", "415")], end=True), "ServerUnavailable", "was not answered by a weir server"),
         (
             wire.headers(1, [(":status", "502")], end=True),
             "ServerUnavailable",
