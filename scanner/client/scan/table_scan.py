@@ -342,7 +342,7 @@ class Batches:
                 await self._fetch(connection)
             return
         attempts = connection.attempts(self._plan.retries)
-        # The first bucket may have all of a few rows. Else each that ends makes room for two.
+        # The first bucket may have all of a few rows. If not, the others follow at once: each wave costs a round trip.
         slots = trio.Semaphore(1 if self._few_rows else self._parallel)
         self._slots_kept = self._parallel - 1 if self._few_rows else 0
         with self._tasks:
@@ -379,10 +379,9 @@ class Batches:
         if len(self._unread) > BUCKETS_IN_PARALLEL_MAX:
             await self._hand_off.wait_consumed(progress.bucket)
             credit.close()
-        slots.release()
-        if self._slots_kept:
-            self._slots_kept -= 1
+        for _ in range(1 + self._slots_kept):
             slots.release()
+        self._slots_kept = 0
 
     @property
     def _has_all_wanted(self) -> bool:

@@ -300,7 +300,7 @@ async def test_few_rows_are_one_call(tmp_path: Path, width: int) -> None:
 @pytest.mark.parametrize(("limit", "begun"), [(0, 1), (10, 1), (400, 8), (500, 8)])
 @both_modes
 async def test_few_rows_open_few_buckets(tmp_path: Path, mode: str, limit: int, begun: int) -> None:
-    """The first bucket may have all of them; each that ends too early is followed by two."""
+    """The first bucket may have all of them; if not, the others follow."""
     async with open_table(tmp_path, 400, buckets=8) as (table, server):
         async with table.new_scan().with_mode(mode).limit(limit).execute() as batches:
             keys = [key async for batch in batches for key in batch["k"].to_pylist()]
@@ -902,7 +902,11 @@ async def test_server_that_dies_under_a_scan(tmp_path: Path) -> None:
             "ServerUnavailable",
             "HTTP status 404",
         ),
-        (wire.headers(1, [(":status", "415")], end=True), "ServerUnavailable", "was not answered by a weir server"),
+        (
+            wire.headers(1, [(":status", "415")], end=True),
+            "ServerUnavailable",
+            "was not answered by a weir server",
+        ),
         (
             wire.headers(1, [(":status", "502")], end=True),
             "ServerUnavailable",
