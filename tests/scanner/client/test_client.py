@@ -31,6 +31,7 @@ from scanner.proto.weir.v1 import admin_pb2, groups_pb2, leases_pb2, transaction
 from scanner.proto.weir.v1 import tables_pb2 as pb
 from scanner.server.config import ScannerConfig
 from scanner.server.server import Server, open_server
+from scanner.server.services.scans import ScanService
 from scanner.wire import methods
 from scanner.wire.batches import encode_schema
 from scanner.wire.statuses import to_call_failed
@@ -308,6 +309,24 @@ async def test_few_rows_open_few_buckets(tmp_path: Path, mode: str, limit: int, 
         buckets = batches.statistics().buckets
         assert sum(bucket.log_offset is not None for bucket in buckets) == begun
         await wait_released(server)
+
+
+async def test_few_rows_of_none_take_two_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the first bucket has too few, all others are opened at once: over a long line each round counts."""
+    handle, opened, all_opened = ScanService.scan, 0, trio.Event()
+
+    async def scan(self: ScanService, stream: ServerStream) -> None:
+        nonlocal opened
+        opened += 1
+        if opened == 8:
+            all_opened.set()
+        if opened > 1:
+            await all_opened.wait()
+        await handle(self, stream)
+
+    monkeypatch.setattr(ScanService, "scan", scan)
+    async with open_table(tmp_path, 400, buckets=8) as (table, _):
+        assert (await table.new_scan().where(col("k") < 0).limit(10).to_arrow()).num_rows == 0
 
 
 @pytest.mark.parametrize(("credit", "rows"), [(1, 60), (3_000, 1_500), (600_000, 6_000)])
