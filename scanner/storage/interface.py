@@ -421,7 +421,8 @@ class Bucket(Protocol):
 
         Args:
             start_offset: The oldest offset to keep; the entry that it is in is kept whole, and log_start moves to where
-                that begins. At or below log_start: nothing happens; past log_end: all changes are dropped.
+                that begins. At or below log_start: nothing happens; past log_end: all changes are dropped, but the last
+                entry where a file of them is damaged.
 
         Raises:
             StoreFailed: the disk refused; as after a failed commit.

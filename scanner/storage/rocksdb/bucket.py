@@ -38,6 +38,7 @@ from rocksdict import ColumnFamily, WriteBatch
 from scanner.data.keys import ALL_KEYS
 from scanner.errors import (
     ArgumentInvalid,
+    DataCorrupted,
     ScannerError,
     StoreFailed,
 )
@@ -108,6 +109,7 @@ from scanner.storage.rocksdb.unfinished import UNFINISHED_KEY
 if TYPE_CHECKING:
     from scanner.storage.interface import BucketSplit, SplitWish
     from scanner.storage.rocksdb.files import DirectoryHandle
+    from scanner.storage.rocksdb.log import LogFile
     from scanner.storage.rocksdb.opening import Opened
     from scanner.storage.rocksdb.space import DiskSpace
     from scanner.storage.transactions import AppliedShare
@@ -179,6 +181,9 @@ class RocksBucket:
         self._durable_end = 0
         self._freed = 0
         """Of what was truncated in front of it the disk was given back, since the database was opened."""
+        self._damage: str | None = None
+        """What is wrong with a file of what was to be given back, or all cut; it is not read again until it may be
+        another one, after the database was opened anew."""
         opener = BucketOpener(path, resources, keys_of, identity, place)
         self._lifetime = Lifetime(opener, self._take, self._close_readers)
         self._log = LogReader(
@@ -358,6 +363,8 @@ class RocksBucket:
 
     def truncate_log(self, start_offset: int) -> None:
         """See `Bucket.truncate_log`."""
+        if self.log_start < self.log_end <= start_offset and not self._all_can_go():
+            start_offset = self.log_end - 1
         with self._lifetime.committing:
             database = self._lifetime.writable()
             self._lifetime.require_in_place()
@@ -404,12 +411,13 @@ class RocksBucket:
             log_range = self._state.log_range
             if self._lifetime.failure is not None or self._freed == log_range.start:
                 return False
+            self._require_undamaged()
             files = cut_files(database, log_range)
             cut, kept = cut_bytes(files, log_range)
             least = max(_FREED_BYTES_MIN, kept, stored_bytes(database, log_range) // _FREED_SHARE)
             if cut < least or not self._has_free(kept + unflushed_bytes(database)):
                 return False
-            require_readable(database, files)
+            self._require_readable(database, files)
         with self._lifetime.committing:
             database = self._lifetime.writable()
             # The deletion gets a file of its own. In one with newer changes it would reach over all of the log that is
@@ -432,7 +440,7 @@ class RocksBucket:
             size = sum(file.size_bytes for file in files)
             if not files or self._lifetime.failure is not None or not self._has_free(size, reserve=True):
                 return False
-            require_readable(database, files)
+            require_readable(database, files, self._lifetime.require_not_closing)
             join_log_files(database, files[0].start_key, files[-1].end_key)
             return True
 
@@ -497,7 +505,7 @@ class RocksBucket:
             # It is not what this bucket has closed, or a write has failed in between: a history of its own.
             self._began_history = False
         self._state, self._durable_end = found, opened.durable_end
-        self._reached, self._freed = None, 0
+        self._reached, self._freed, self._damage = None, 0, None
 
     def _close_readers(self) -> None:
         for snapshot in list(self._snapshots):
@@ -514,6 +522,30 @@ class RocksBucket:
         except ScannerError as error:
             if self._lifetime.failure is None and background_errors(database) != errors:
                 self._lifetime.fail(error)
+            raise
+
+    def _all_can_go(self) -> bool:
+        """Whether all of the log can be read, and so deleted: nobody can read behind the deletion, but RocksDB does."""
+        with self._lifetime.using() as database:
+            log_range = self._state.log_range
+            end = log_range._replace(start=log_range.end, start_ordinal=log_range.end_ordinal)
+            try:
+                self._require_undamaged()
+                self._require_readable(database, cut_files(database, end))
+            except DataCorrupted:
+                return False
+        return True
+
+    def _require_undamaged(self) -> None:
+        if self._damage is not None:
+            raise DataCorrupted(self._damage)
+
+    def _require_readable(self, database: Database, files: Sequence[LogFile]) -> None:
+        """See that RocksDB can compact adjacent files of the log, which are to go."""
+        try:
+            require_readable(database, files, self._lifetime.require_not_closing)
+        except DataCorrupted as error:
+            self._damage = error.message
             raise
 
     def _delete_truncated(self, database: Database, log_range: LogRange) -> None:

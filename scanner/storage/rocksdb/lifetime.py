@@ -58,6 +58,9 @@ class Lifetime:
         self._users = 0
         """Blocks of `using` that run."""
         self._closing = False
+        """Whether it is closed for good."""
+        self._ending = False
+        """Whether somebody waits until nothing uses the database, to close it."""
         self.idle = False
         """Whether it is closed until it is used."""
         self._leaving = False
@@ -152,6 +155,11 @@ class Lifetime:
             if self.database is None and not self.idle:
                 raise self._closed() if self.failure is None else self._refusal()
 
+    def require_not_closing(self) -> None:
+        """End what may take long and can be left: who closes the database waits for it."""
+        if self._ending:
+            raise self._closed()
+
     def require_in_place(self) -> None:
         """Refuse a directory that was moved: else a commit would be synced into files that nobody finds."""
         if self._opener.place is not None:
@@ -228,7 +236,9 @@ class Lifetime:
             return
         if self._compacting.locked():
             database.rocks.cancel_all_background(False)
+        self._ending = True
         self._gate.wait_for(lambda: not self._users)
+        self._ending = False
         # It may have been closed while we waited.
         database, self.database = self.database, None
         if database is not None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from rocksdict import ReadOptions
@@ -321,13 +321,22 @@ def files_to_join(files: Sequence[LogFile]) -> Sequence[LogFile]:
     return ordered[best.start : best.stop]
 
 
-def require_readable(database: Database, files: Sequence[LogFile]) -> None:
+def require_readable(
+    database: Database, files: Sequence[LogFile], on_chunk: Callable[[], None] = lambda: None
+) -> None:
     """Read adjacent files of the log: RocksDB takes no more writes once a compaction has found a damaged block.
+
+    Args:
+        database: Of the bucket.
+        files: In the order of their keys.
+        on_chunk: Called with each chunk; what it raises ends the reading.
 
     Raises:
         DataCorrupted: They cannot be read to their end.
         StoreFailed, StoreClosed: the disk refused, or the database was closed.
     """
+    if not files:
+        return
     options, end = ReadOptions(), files[-1].end_key
     options.fill_cache(False)  # type: ignore[call-arg]  # Its stub has no argument.
     with rocksdb_errors(database.path):
@@ -335,6 +344,7 @@ def require_readable(database: Database, files: Sequence[LogFile]) -> None:
         try:
             iterator.seek(files[0].start_key)
             while iterator.valid() and iterator.key() < end:
+                on_chunk()
                 iterator.next()
             if not iterator.valid():  # The last keys may be deleted ones, and nothing be behind them.
                 iterator.status()

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scanner.errors import DataCorrupted
+from scanner.errors import DataCorrupted, StoreClosed
 from scanner.storage.records import ChangeKind, Entry
 from scanner.storage.rocksdb import bucket as rocks_bucket
 from scanner.storage.rocksdb import log as rocks_log
@@ -32,6 +34,9 @@ from scanner.storage.rocksdb.store import RocksStore
 from tests.support.changelog import chunks
 from tests.support.storage_damage import delete_change, flip, raw_database
 from tests.support.storage_tables import ITEMS, changes_of, put, puts
+
+if TYPE_CHECKING:
+    from scanner.storage.rocksdb.database import Database
 
 _SMALL = StorageConfig(
     compression=Compression.NONE, bucket_write_buffer_bytes=64 * 1024, write_buffers_bytes=1024 * 1024
@@ -498,6 +503,60 @@ def test_what_is_cut_and_damaged_stays(
     bucket.suspend()
     assert bucket.free_log()
     assert not {Path(file.path) for file in ordered[:5]} & {Path(file.path) for file in _files(bucket)}
+
+
+@pytest.mark.parametrize("number", [0, 4])
+def test_what_is_all_cut_and_damaged_stops_no_writes(
+    of_ten_files: RocksBucket, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """The last entry stays until the file is mended; that is damaged is found once for each opening."""
+    monkeypatch.setattr(rocks_bucket, "_FREED_BYTES_MIN", 1)
+    bucket, read, reads = of_ten_files, require_readable, list[int]()
+
+    def counted(database: Database, files: list[LogFile], on_chunk: Callable[[], None]) -> None:
+        reads.append(len(files))
+        read(database, files, on_chunk)
+
+    monkeypatch.setattr(rocks_bucket, "require_readable", counted)
+    path = Path(sorted(_files(bucket), key=lambda file: file.start_key)[number].path)
+    flip(path, 20)
+    for key in range(100, 106):
+        bucket.truncate_log(bucket.log_end)
+        assert bucket.log_end - bucket.log_start == (3 if key == 100 else 1)
+        with pytest.raises(DataCorrupted, match="are damaged"):
+            bucket.free_log()
+        bucket.commit([[put(key, "x")]])
+        bucket.flush()
+    assert (bucket.failure, reads) == (None, [10])
+    flip(path, 20)
+    bucket.suspend()
+    bucket.truncate_log(bucket.log_end)
+    assert bucket.free_log()
+    assert (bucket.log_start, _files(bucket)) == (bucket.log_end, [])
+
+
+def test_who_closes_a_bucket_does_not_wait_until_its_log_is_read(
+    of_ten_files: RocksBucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is cut may be GiBs, which are read before they go."""
+    monkeypatch.setattr(rocks_bucket, "_FREED_BYTES_MIN", 1)
+    read, closing = require_readable, list[threading.Thread]()
+
+    def close_meanwhile(database: Database, files: list[LogFile], on_chunk: Callable[[], None]) -> None:
+        closing.append(threading.Thread(target=of_ten_files.close))
+        closing[0].start()
+
+        def endless() -> None:
+            while True:
+                on_chunk()
+
+        read(database, files, endless)
+
+    monkeypatch.setattr(rocks_bucket, "require_readable", close_meanwhile)
+    of_ten_files.truncate_log(15)
+    with pytest.raises(StoreClosed):
+        of_ten_files.free_log()
+    closing[0].join()
 
 
 def test_a_log_that_was_freed_needs_no_write_ahead_log(
