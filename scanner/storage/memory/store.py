@@ -12,6 +12,7 @@ Nothing in it blocks, so a commit needs no worker thread.
 from __future__ import annotations
 
 import re
+import shutil
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -37,6 +38,7 @@ from scanner.storage.memory.bucket import (
     MemorySnapshot,
 )
 from scanner.storage.memory.transaction_files import MemoryTransactionFiles, TransactionContents
+from scanner.storage.records import DiskStatus
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,7 +46,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from scanner.data.table import TableDescription
-    from scanner.storage.records import DiskStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,9 +203,9 @@ class MemoryStore:
         return self._images / f"images/{table_id:06d}/{index:04d}{IMAGE_SUFFIX}"
 
     def check_disk(self) -> DiskStatus | None:
-        """See `Store.check_disk`; there is none."""
+        """See `Store.check_disk`; there is one of the images alone."""
         self._require_open()
-        return None
+        return None if self._images is None else DiskStatus(shutil.disk_usage(self._images).free, False)
 
     def close(self) -> None:
         """See `Store.close`."""
