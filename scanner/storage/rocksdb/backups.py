@@ -66,6 +66,7 @@ from scanner.storage.rocksdb.durable_end import DurableEnd, write_durable_end
 from scanner.storage.rocksdb.files import (
     FILE_MODE,
     disk_errors,
+    giving_away,
     make_directories,
     read_sealed,
     sync_directory,
@@ -544,10 +545,14 @@ def restore(
 def _give_to_owner(data: Path) -> None:
     """Give what root has restored to whom the directory belongs, as `replace_file` does: its server has to read it."""
     owner = data.stat()
-    if owner.st_uid != os.geteuid():
-        for each in data.rglob("*"):
-            with suppress(PermissionError):  # Only root gives files away.
-                os.chown(each, owner.st_uid, owner.st_gid)
+    if owner.st_uid == os.geteuid():
+        return
+    with disk_errors(data):
+        # From below, and no symbolic link is followed: the owner, who can put one there meanwhile, gets no other file.
+        for _, directories, files, descriptor in os.fwalk(data, topdown=False):
+            for name in (*directories, *files):
+                with giving_away():
+                    os.chown(name, owner.st_uid, owner.st_gid, dir_fd=descriptor, follow_symlinks=False)
 
 
 @contextmanager

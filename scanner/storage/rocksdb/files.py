@@ -54,13 +54,25 @@ def replace_file(path: Path, content: bytes) -> None:
         with open(descriptor, "wb") as file:
             owner = path.parent.stat()
             if owner.st_uid != os.geteuid():
-                with suppress(PermissionError):  # Only root gives files away.
+                with giving_away():
                     os.fchown(file.fileno(), owner.st_uid, owner.st_gid)
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
         fresh.replace(path)
         sync_directory(path.parent)
+
+
+@contextmanager
+def giving_away() -> Iterator[None]:
+    """Change the owner of a file, if we may: only root may, and in a container not to a user that it does not know."""
+    try:
+        yield
+    except PermissionError:
+        pass
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
 
 
 def read_file(path: Path) -> bytes | None:

@@ -353,19 +353,26 @@ def test_what_is_refused(data: Path, tmp_path: Path) -> None:
 def test_what_root_restores_is_the_owners(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The server of the directory's owner has to read all of it."""
+    """The server of the directory's owner has to read all of it. Where the owner has put a symbolic link, only that."""
     with RocksStore.open(data) as store:
         back_up(store, data, tmp_path / "backups")
     restored = tmp_path / "restored"
     restored.mkdir()
     owner = restored.stat()
     given: dict[Path, tuple[int, int]] = {}
-    monkeypatch.setattr(os, "chown", lambda path, *to: given.update({path: to}))
+
+    def give(name: str, user: int, group: int, *, dir_fd: int, follow_symlinks: bool) -> None:
+        assert not follow_symlinks
+        given[Path(os.readlink(f"/proc/self/fd/{dir_fd}"), name)] = user, group
+
+    monkeypatch.setattr(os, "chown", give)
     monkeypatch.setattr(os, "geteuid", lambda: owner.st_uid + 1)
 
     restore(tmp_path / "backups" / FIRST_ID, restored)
 
     assert given.keys() >= set(restored.rglob("*"))
+    directories = [len(path.parts) for path in given if path.is_dir()]
+    assert directories == sorted(directories, reverse=True)
     assert set(given.values()) == {(owner.st_uid, owner.st_gid)}
 
 

@@ -5,6 +5,7 @@ Checkpoints of two buckets of a new table are in a directory that neither has.
 
 from __future__ import annotations
 
+import errno
 import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -46,8 +47,11 @@ def test_a_file_in_the_place_of_a_directory_is_an_error(tmp_path: Path) -> None:
         make_directories(tmp_path / "taken" / "bucket", tmp_path)
 
 
+@pytest.mark.parametrize(
+    "refusal", [PermissionError(), OSError(errno.EINVAL, "no such user in this container")]
+)
 def test_a_file_belongs_to_whom_its_directory_belongs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusal: OSError
 ) -> None:
     """What root writes is given to that user before it is in place, and who may not give it away keeps it."""
     given: list[tuple[int, int]] = []
@@ -56,7 +60,7 @@ def test_a_file_belongs_to_whom_its_directory_belongs(
     def give(_descriptor: int, user: int, group: int) -> None:
         assert not path.exists()
         given.append((user, group))
-        raise PermissionError
+        raise refusal
 
     owner = tmp_path.stat()
     monkeypatch.setattr(os, "fchown", give)
