@@ -59,8 +59,6 @@ class Lifetime:
         """Blocks of `using` that run."""
         self._closing = False
         """Whether it is closed for good."""
-        self._ending = False
-        """Whether somebody waits until nothing uses the database, to close it."""
         self.idle = False
         """Whether it is closed until it is used."""
         self._leaving = False
@@ -156,8 +154,11 @@ class Lifetime:
                 raise self._closed() if self.failure is None else self._refusal()
 
     def require_not_closing(self) -> None:
-        """End what may take long and can be left: who closes the database waits for it."""
-        if self._ending:
+        """End what may take long and can be left: who closes the database for good, or drops it, waits for it.
+
+        One that is closed for being idle waits: it may be used for this alone, and would never have it done.
+        """
+        if self._closing or self._leaving:
             raise self._closed()
 
     def require_in_place(self) -> None:
@@ -236,9 +237,7 @@ class Lifetime:
             return
         if self._compacting.locked():
             database.rocks.cancel_all_background(False)
-        self._ending = True
         self._gate.wait_for(lambda: not self._users)
-        self._ending = False
         # It may have been closed while we waited.
         database, self.database = self.database, None
         if database is not None:

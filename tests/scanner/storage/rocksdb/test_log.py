@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 import shutil
 import threading
@@ -535,15 +536,16 @@ def test_what_is_all_cut_and_damaged_stops_no_writes(
     assert (bucket.log_start, _files(bucket)) == (bucket.log_end, [])
 
 
+@pytest.mark.parametrize("ending", [RocksBucket.close, functools.partial(RocksBucket.suspend, leaving=True)])
 def test_who_closes_a_bucket_does_not_wait_until_its_log_is_read(
-    of_ten_files: RocksBucket, monkeypatch: pytest.MonkeyPatch
+    of_ten_files: RocksBucket, monkeypatch: pytest.MonkeyPatch, ending: Callable[[RocksBucket], None]
 ) -> None:
     """What is cut may be GiBs, which are read before they go."""
     monkeypatch.setattr(rocks_bucket, "_FREED_BYTES_MIN", 1)
     read, closing = require_readable, list[threading.Thread]()
 
     def close_meanwhile(database: Database, files: list[LogFile], on_chunk: Callable[[], None]) -> None:
-        closing.append(threading.Thread(target=of_ten_files.close))
+        closing.append(threading.Thread(target=ending, args=(of_ten_files,)))
         closing[0].start()
 
         def endless() -> None:
