@@ -168,6 +168,9 @@ def _print_statistics(statistics: ScanStatistics, mode: str, seconds: float) -> 
         skipped = ", ".join(map(str, statistics.buckets_skipped))
         note(f"{'skipped':<16}buckets {skipped}, which have no key that matches")
     for bucket in statistics.buckets:
+        if bucket.log_offset is None:
+            note(f"bucket {bucket.bucket:<9}not begun")
+            continue
         digest_text = "none" if bucket.digest is None else f"{bucket.digest:08x}"
         later = f" and {bucket.states - 1} later ones" if bucket.states > 1 else ""
         note(

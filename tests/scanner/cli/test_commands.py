@@ -128,6 +128,12 @@ def test_scan_into_parquet(command: Weir, items: str, tmp_path: Path) -> None:
     assert "log offset" in err
 
 
+def test_statistics_of_buckets_that_a_limit_leaves_out(command: Weir, items: str) -> None:
+    """What the first bucket has all of is not asked of the second."""
+    err = command("scan", items, "--limit", 3, "--format", "none", "--stats")[2]
+    assert re.search(r"^bucket 0 +rows 3, log offset .* LIMIT\nbucket 1 +not begun$", err, re.MULTILINE)
+
+
 @pytest.mark.parametrize("kind", ["csv", "arrow", "parquet"])
 def test_what_is_scanned_into_a_file_is_loaded_again(
     command: Weir, items: str, tmp_path: Path, kind: str
