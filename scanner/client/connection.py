@@ -56,7 +56,7 @@ class Lasting(enum.Enum):
 
     FOR_EVER = 0.5
     AS_ITS_USER_WANTS = 0.75
-    """A scan whose user takes nothing, or does something else first, stands still."""
+    """A scan or a writer whose user takes or sends nothing, or does something else first, stands still."""
 
 
 class _Link:
@@ -227,14 +227,19 @@ class Connection:
         )
 
     @asynccontextmanager
-    async def open_stream(self, path: str) -> AsyncIterator[transport.Stream]:
-        """Open a call; see `transport.Client.open_stream`. Connects first, if need be, with retries.
+    async def open_stream(
+        self, path: str, *, lasting: Lasting | None = None
+    ) -> AsyncIterator[transport.Stream]:
+        """Open a call; see `transport.Client.open_stream`. Connects first, if need be, with retries, as of `client`.
 
         Raises:
             ServerUnavailable, Unauthenticated: See `client`.
             TransportError: The call failed; it is not made again.
         """
-        async with self.client(retries=None) as client, client.open_stream(path) as stream:
+        async with (
+            self.client(retries=None, lasting=lasting) as client,
+            client.open_stream(path) as stream,
+        ):
             yield stream
 
     async def call(self, path: str, request: bytes, *, retries: int | None = None) -> Any:

@@ -17,6 +17,7 @@ import trio
 from scanner.client.arguments import UINT64_MAX, flag, require_kind, require_text, whole
 from scanner.client.arrow_input import ArrowRows, Rows, is_rows, read_arrow
 from scanner.client.calls import call_unary, require_about, table_told
+from scanner.client.connection import Lasting
 from scanner.client.groups import GroupInfo, GroupSummary, delete_group, describe_group, list_groups
 from scanner.client.html import html_table
 from scanner.client.log_measures import MeasuredLog, measure_log
@@ -169,7 +170,10 @@ class Table:
         Cancellation:
             Part of the rows may have been written.
         """
-        async with self.open_writer(on_acknowledged) as writer:
+        operation = pb.WriteRequest.OPERATION_UPSERT
+        async with open_writer(
+            self._connection, self.description, self.table_id, operation, on_acknowledged
+        ) as writer:
             await writer.write(rows)
         return writer.result
 
@@ -178,7 +182,10 @@ class Table:
     ) -> AbstractAsyncContextManager[Writer]:
         """Open a writer for many batches; see `scanner.client.writer.open_writer`."""
         operation = pb.WriteRequest.OPERATION_UPSERT
-        return open_writer(self._connection, self.description, self.table_id, operation, on_acknowledged)
+        lasting = Lasting.AS_ITS_USER_WANTS
+        return open_writer(
+            self._connection, self.description, self.table_id, operation, on_acknowledged, lasting
+        )
 
     async def delete(self, keys: Keys, on_acknowledged: OnAcknowledged | None = None) -> WriteResult:
         """Delete rows by their primary key, and wait until that is durable. A key that is not there is no error.

@@ -23,6 +23,7 @@ from google.protobuf.message import DecodeError, Message
 from scanner.client.arguments import flag, require_kind, require_text, whole_number
 from scanner.client.arrow_input import Rows, read_arrow
 from scanner.client.calls import call_unary, require_about
+from scanner.client.connection import Lasting
 from scanner.client.failures import as_write_error
 from scanner.client.offsets import OffsetRange
 from scanner.client.retries import retried
@@ -361,7 +362,8 @@ class Transaction:
             session=session,
         )
         try:
-            async with self._connection.open_stream(methods.STAGE) as stream:
+            lasting = Lasting.AS_ITS_USER_WANTS
+            async with self._connection.open_stream(methods.STAGE, lasting=lasting) as stream:
                 writer = PartWriter(stream, self._table, opening, when_staged)
                 yield writer
                 await writer.close()

@@ -43,7 +43,7 @@ from transport import TransportError
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-    from scanner.client.connection import Connection
+    from scanner.client.connection import Connection, Lasting
     from scanner.client.writer_ids import WriterId
     from scanner.data.table import TableDescription
 
@@ -87,6 +87,7 @@ class Writer:
         operation: What to do with the rows.
         writer_id: Its own.
         on_acknowledged: Called whenever more rows are durable; must not block.
+        lasting: What its call is to the connection; None: it is given all rows at once.
     """
 
     def __init__(
@@ -98,8 +99,10 @@ class Writer:
         operation: pb.WriteRequest.Operation,
         writer_id: WriterId,
         on_acknowledged: OnAcknowledged | None,
+        lasting: Lasting | None,
     ) -> None:
         self._connection = connection
+        self._lasting = lasting
         self._calls = calls
         self._attempts = connection.attempts()
         self._table = table
@@ -215,7 +218,8 @@ class Writer:
     async def _open_stream(self, retries: int | None) -> None:
         await self._calls.aclose()
         with translated(self._what):
-            self._client = await self._calls.enter_async_context(self._connection.client(retries=retries))
+            connected = self._connection.client(retries=retries, lasting=self._lasting)
+            self._client = await self._calls.enter_async_context(connected)
             self._stream = await self._calls.enter_async_context(self._client.open_stream(methods.WRITE))
         self._opened = True
 
@@ -371,6 +375,7 @@ async def open_writer(
     table_id: int,
     operation: pb.WriteRequest.Operation,
     on_acknowledged: OnAcknowledged | None,
+    lasting: Lasting | None = None,
 ) -> AsyncIterator[Writer]:
     """Open a write stream for the length of a block; leaving the block waits until everything is durable.
 
@@ -387,7 +392,9 @@ async def open_writer(
     try:
         with translated(f"the write to {table.name}"):
             async with AsyncExitStack() as calls:
-                writer = Writer(connection, calls, table, table_id, operation, writer_id, on_acknowledged)
+                writer = Writer(
+                    connection, calls, table, table_id, operation, writer_id, on_acknowledged, lasting
+                )
                 try:
                     await writer.open()
                     yield writer

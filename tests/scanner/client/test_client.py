@@ -7,7 +7,7 @@ import datetime
 import functools
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +39,7 @@ from scanner.wire.tables import description_to_proto
 from tests.support import wire
 from tests.support.client import SCHEMA, open_client, open_table, rows
 from tests.support.hosts import connected_to, memory_host
-from transport import CallFailed
+from transport import CallFailed, TransportConfig
 
 if TYPE_CHECKING:
     from transport import Handler, ServerStream
@@ -327,6 +327,28 @@ async def test_few_rows_of_none_take_two_rounds(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(ScanService, "scan", scan)
     async with open_table(tmp_path, 400, buckets=8) as (table, _):
         assert (await table.new_scan().where(col("k") < 0).limit(10).to_arrow()).num_rows == 0
+
+
+@pytest.mark.parametrize("staged", [False, True])
+async def test_open_writers_leave_room_for_other_calls(tmp_path: Path, *, staged: bool) -> None:
+    """As many as the server allows calls on a connection stay open, and a read beside them has its answer."""
+    config = TransportConfig(streams_max=4)
+    async with (
+        open_server(tmp_path, transport_config=config) as server,
+        scanner.connect(f"127.0.0.1:{server.port}") as client,
+        AsyncExitStack() as writers,
+    ):
+        table = await client.create_table("items", SCHEMA, ["k"], 1)
+        transaction = table.transaction("load", 1)
+        for number in range(4):
+            if staged:
+                part = await writers.enter_async_context(transaction.part(number, 0))
+                await part.upsert(rows(1))
+            else:
+                writer = await writers.enter_async_context(table.open_writer())
+                await writer.write(rows(1))
+                await writer.flush()
+        assert (await table.get([(0,)])).found == (not staged,)
 
 
 @pytest.mark.parametrize(("credit", "rows"), [(1, 60), (3_000, 1_500), (600_000, 6_000)])
