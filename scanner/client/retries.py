@@ -95,6 +95,11 @@ class Attempts:
         self.failed = 0
         """Attempts in a row that failed and brought nothing."""
 
+    @property
+    def wanted(self) -> bool:
+        """Whether there is more than one attempt."""
+        return self._policy.retries > 0
+
     def sibling(self) -> Attempts:
         """Fresh attempts at another part of the same whole: what one brings counts for all.
 
@@ -127,7 +132,7 @@ class Attempts:
             Ends the wait at once.
         """
         # Connecting has attempts of its own: what has used them up would use them up at each attempt of ours.
-        if not error.retriable or self._policy.retries == 0 or _ATTEMPTS in error.metadata:
+        if not error.retriable or not self.wanted or _ATTEMPTS in error.metadata:
             raise error
         if self._progress.made != self._made_before and not alone:
             self._made_before = self._progress.made

@@ -435,7 +435,8 @@ class Batches:
             what,
             # With a stop, one bucket can wait for the end of another.
             lasting=plan.source.has_changes and plan.stop_at is None,
-            one_call=self._few_rows,
+            # A second call needs a place at the server anew, which may be taken then.
+            one_call=self._few_rows and attempts.wanted,
             batches_per_stream=plan.resume_every_batches,
         )
         await bucket.run()

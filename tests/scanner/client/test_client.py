@@ -285,7 +285,7 @@ async def test_limit_is_exact(tmp_path: Path, mode: str, limit: int) -> None:
 async def test_few_rows_are_one_call(tmp_path: Path, width: int) -> None:
     """A small limit is one request with all of its credit; rows that are larger than thought come by a second one."""
     async with open_table(tmp_path, 400, buckets=1, width=width) as (table, _):
-        scan = table.new_scan().with_credit(1 << 20).limit(200).with_retries(0)
+        scan = table.new_scan().with_credit(1 << 20).limit(200)
         async with scan.execute() as batches:
             keys = [key async for batch in batches for key in batch["k"].to_pylist()]
         statistics = batches.statistics()
@@ -296,6 +296,14 @@ async def test_few_rows_are_one_call(tmp_path: Path, width: int) -> None:
         else:
             assert (statistics.requests, statistics.resumes) == (2, 1)
             assert statistics.credit_messages > 2  # The second one grants on.
+
+
+async def test_few_rows_keep_their_place_without_retries(tmp_path: Path) -> None:
+    """The second call might be refused at a server that is full, and nothing would be tried again."""
+    async with open_table(tmp_path, 400, buckets=1, width=20_000) as (table, _):
+        async with table.new_scan().with_credit(1 << 20).limit(200).with_retries(0).execute() as batches:
+            assert sum([batch.num_rows async for batch in batches]) == 200
+        assert (batches.statistics().requests, batches.statistics().resumes) == (1, 0)
 
 
 @pytest.mark.parametrize(("limit", "begun"), [(0, 1), (10, 1), (400, 8), (500, 8)])
