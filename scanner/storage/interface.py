@@ -429,6 +429,17 @@ class Bucket(Protocol):
             StoreClosed: the bucket was closed.
         """
 
+    def log_is_readable(self) -> bool:
+        """Whether no file of the log is damaged, and all of it can be truncated. Found so, it is known until a commit.
+
+        Blocks while the log is read, seconds for a GiB; meant for a worker thread. Commits and scans go on beside it.
+        `truncate_log` asks itself where all is to go; who asks before keeps no commit waiting for that.
+
+        Raises:
+            StoreFailed: the disk refused.
+            StoreClosed: the bucket was closed.
+        """
+
     def free_log(self) -> bool:
         """Give back the disk that truncated entries take, if that is much of the log, and more than is written again.
 

@@ -144,7 +144,7 @@ class BucketReceiver:
                 raise failure
             if self._receiver.columns.asked_too_early(failure):
                 continue
-            if one_call and isinstance(failure, Draining):
+            if began and one_call and isinstance(failure, Draining):
                 continue  # The credit is spent: no failure.
             alone = self._lasting and isinstance(failure, _NO_PLACE)
             await self._attempts.wait_retry(failure, alone=alone)

@@ -174,6 +174,8 @@ class Retention:
             It may have been cut.
         """
         storage = bucket.storage
+        if storage.log_start < storage.log_end <= wanted:
+            await self._run_blocking(storage.log_is_readable)  # Here, where no commit waits for it.
         async with bucket.between_commits(upkeep=True):
             before, oldest = storage.log_start, bucket.pins.oldest()
             wanted = min(wanted, storage.log_end)

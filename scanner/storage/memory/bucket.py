@@ -356,6 +356,11 @@ class MemoryBucket:
         del contents.log[: start - contents.log_start]
         contents.log_start, contents.entries = start, kept
 
+    def log_is_readable(self) -> bool:
+        """See `Bucket.log_is_readable`."""
+        self._require_open()
+        return True
+
     def free_log(self) -> bool:
         """See `Bucket.free_log`; what was truncated takes nothing."""
         self._require_open()

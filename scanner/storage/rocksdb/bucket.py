@@ -184,6 +184,8 @@ class RocksBucket:
         self._damage: str | None = None
         """What is wrong with a file of what was to be given back, or all cut; it is not read again until it may be
         another one, after the database was opened anew."""
+        self._readable_end = 0
+        """All chunks of the log with smaller ordinals have been read from their files since the database was opened."""
         opener = BucketOpener(path, resources, keys_of, identity, place)
         self._lifetime = Lifetime(opener, self._take, self._close_readers)
         self._log = LogReader(
@@ -363,7 +365,7 @@ class RocksBucket:
 
     def truncate_log(self, start_offset: int) -> None:
         """See `Bucket.truncate_log`."""
-        if self.log_start < self.log_end <= start_offset and not self._all_can_go():
+        if self.log_start < self.log_end <= start_offset and not self.log_is_readable():
             start_offset = self.log_end - 1
         with self._lifetime.committing:
             database = self._lifetime.writable()
@@ -404,6 +406,21 @@ class RocksBucket:
             with self._flushing(database):
                 make_checkpoint(database, directory, checkpoint)
             return checkpoint
+
+    def log_is_readable(self) -> bool:
+        """See `Bucket.log_is_readable`: nobody can read behind a deletion, but RocksDB does."""
+        with self._lifetime.using() as database:
+            log_range = self._state.log_range
+            if self._readable_end == log_range.end_ordinal:
+                return True
+            end = log_range._replace(start=log_range.end, start_ordinal=log_range.end_ordinal)
+            try:
+                self._require_undamaged()
+                self._require_readable(database, cut_files(database, end))
+            except DataCorrupted:
+                return False
+            self._readable_end = log_range.end_ordinal
+        return True
 
     def free_log(self) -> bool:
         """See `Bucket.free_log`."""
@@ -505,7 +522,7 @@ class RocksBucket:
             # It is not what this bucket has closed, or a write has failed in between: a history of its own.
             self._began_history = False
         self._state, self._durable_end = found, opened.durable_end
-        self._reached, self._freed, self._damage = None, 0, None
+        self._reached, self._freed, self._damage, self._readable_end = None, 0, None, 0
 
     def _close_readers(self) -> None:
         for snapshot in list(self._snapshots):
@@ -523,18 +540,6 @@ class RocksBucket:
             if self._lifetime.failure is None and background_errors(database) != errors:
                 self._lifetime.fail(error)
             raise
-
-    def _all_can_go(self) -> bool:
-        """Whether all of the log can be read, and so deleted: nobody can read behind the deletion, but RocksDB does."""
-        with self._lifetime.using() as database:
-            log_range = self._state.log_range
-            end = log_range._replace(start=log_range.end, start_ordinal=log_range.end_ordinal)
-            try:
-                self._require_undamaged()
-                self._require_readable(database, cut_files(database, end))
-            except DataCorrupted:
-                return False
-        return True
 
     def _require_undamaged(self) -> None:
         if self._damage is not None:

@@ -263,6 +263,7 @@ def test_a_closed_bucket_has_no_log(store: Store) -> None:
         lambda: bucket.offset_at(0),
         lambda: bucket.log_bytes,
         lambda: bucket.log_bytes_from(0),
+        bucket.log_is_readable,
         bucket.free_log,
         bucket.join_log,
         bucket.compact,

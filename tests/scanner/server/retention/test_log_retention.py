@@ -206,6 +206,31 @@ async def test_nothing_goes_that_a_scan_needs(store: Store) -> None:
         assert bucket.log_start == bucket.log_end == 60
 
 
+async def test_no_commit_waits_until_what_is_cut_is_read() -> None:
+    """A log that is to go as a whole is read first, which may take seconds; then it is cut as far as it was wanted."""
+    store = MemoryStore(clock=lambda: 1)
+    store.create_table(description())
+    async with open_maintenance(store, KEEPS_NOTHING) as kept, trio.open_nursery() as nursery:
+        await kept.write(range(20))
+        bucket, gate = await kept.bucket(), trio.Event()
+
+        async def wait(function: Callable[[], T]) -> T:
+            """The disk takes its time to read."""
+            if function == bucket.storage.log_is_readable:
+                await gate.wait()
+            return await inline(function)
+
+        retention = Retention(kept.catalog, KEEPS_NOTHING, wait, WallClock(lambda: WALL_S))
+        nursery.start_soon(retention.sweep)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.start_soon(kept.write, range(20, 25))
+        await trio.testing.wait_all_tasks_blocked()
+        assert (bucket.storage.log_start, bucket.storage.log_end) == (0, 25)
+        gate.set()
+        await trio.testing.wait_all_tasks_blocked()
+        assert (bucket.storage.log_start, bucket.storage.log_end) == (20, 25)
+
+
 async def test_nothing_is_opened_beside_a_truncation() -> None:
     """A scan of the past that comes while the log is being cut is refused, not opened over a log that then goes."""
     store = MemoryStore(clock=lambda: 1)

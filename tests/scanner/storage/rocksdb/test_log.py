@@ -536,6 +536,22 @@ def test_what_is_all_cut_and_damaged_stops_no_writes(
     assert (bucket.log_start, _files(bucket)) == (bucket.log_end, [])
 
 
+def test_what_was_read_before_is_cut_without_reading(
+    of_ten_files: RocksBucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody commits beside a truncation, and reading a large log takes seconds."""
+    read, reads = require_readable, list[int]()
+
+    def counted(database: Database, files: list[LogFile], on_chunk: Callable[[], None]) -> None:
+        reads.append(len(files))
+        read(database, files, on_chunk)
+
+    monkeypatch.setattr(rocks_bucket, "require_readable", counted)
+    assert of_ten_files.log_is_readable()
+    of_ten_files.truncate_log(of_ten_files.log_end)
+    assert (of_ten_files.log_start, reads) == (30, [10])
+
+
 @pytest.mark.parametrize("ending", [RocksBucket.close, functools.partial(RocksBucket.suspend, leaving=True)])
 def test_who_closes_a_bucket_does_not_wait_until_its_log_is_read(
     of_ten_files: RocksBucket, monkeypatch: pytest.MonkeyPatch, ending: Callable[[RocksBucket], None]
