@@ -133,7 +133,7 @@ class Client:
         timeout_s: float | None = None,
         window_bytes: int = 0,
     ) -> AsyncIterator[Stream]:
-        """Open a call; leaving the block resets it if it is not over.
+        """Open a call; leaving the block resets it if it is neither over nor left (`Stream.leave`).
 
         Args:
             path: /package.Service/Method.
@@ -158,7 +158,8 @@ class Client:
             try:
                 yield stream
             finally:
-                stream.reset(ErrorCode.CANCEL)
+                if not stream.left:
+                    stream.reset(ErrorCode.CANCEL)
         if deadline is not None and deadline.cancelled_caught:
             raise _too_slow(path, timeout_s)
 
@@ -300,6 +301,7 @@ async def _run(client: Client) -> AsyncIterator[Client]:
         nursery.start_soon(driver.run)
         try:
             yield client
+            await driver.wait_left()
         finally:
             driver.core.shutdown.close()
             driver.pump()

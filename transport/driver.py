@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
 _GOODBYE_S: Final = 2.0
 """Time for the last frames, and for the peer to read them before the socket goes."""
+_LEFT_OVER_S: Final = 1.0
 _UNREAD_BYTES: Final = 4096
 """Octets that are read at a time, to be dropped, from a peer of a connection that has failed."""
 _UNREAD_BYTES_MAX: Final = 1 << 20
@@ -110,6 +111,7 @@ class Driver:
         self._time_wakes_at = math.inf
         self._writing: trio.CancelScope | None = None
         self._sending = False
+        self._left_over = trio.Event()
         self._openers: deque[_Opener] = deque()
         self._line_told = False
         self.call_starts = CallStarts(core.config.streams_max)
@@ -148,6 +150,8 @@ class Driver:
             elif isinstance(event, StreamClosed):
                 if event.stream.owner is not None:
                     event.stream.owner.closed()
+                if not self.core.table.left:
+                    self._left_over.set()
             elif isinstance(event, CallGivenUp):
                 if event.stream.owner is not None:
                     event.stream.owner.given_up()
@@ -173,7 +177,7 @@ class Driver:
         take, both ends together. With more calls the writer is better: it makes one write of what all say in a round.
         """
         core = self.core
-        alone = self._writer_idle and not self._unsent and len(core.streams) <= 1
+        alone = self._writer_idle and not self._unsent and len(core.streams) - core.table.left <= 1
         if alone and core.outbound.queue.pending and core.shutdown.failure is None:
             self.tell_time()
             buffers = core.data_to_send(core.config.write_bytes_max)
@@ -181,6 +185,20 @@ class Driver:
             self.bytes_sent += sum(map(len, buffers))
             self._check_deadline()
         self.pump()
+
+    def leave(self, stream: StreamCore) -> None:
+        """Half-close a client's call, which then ends without anybody. With what comes next it is one write."""
+        self.tell_time()
+        self.core.outbound.leave(stream)
+        self._check_deadline()
+        self.pump()
+
+    async def wait_left(self) -> None:
+        """Wait until the calls that were left are over, a second at most: closing the connection would reset them."""
+        with trio.move_on_after(_LEFT_OVER_S):
+            while self.core.table.left:
+                self._left_over = trio.Event()
+                await self._left_over.wait()
 
     def acknowledged(self) -> Acknowledged:
         """What the peer's system says of what was written."""

@@ -36,6 +36,8 @@ class Stream:
         self._outbound = driver.core.outbound
         self._windows = driver.core.windows
         core.owner = self
+        self.left = False
+        """Whether `leave` was called."""
         self._receiver: trio.Event | None = None
         self._sender: trio.Event | None = None
         self.credit = SendCredit()
@@ -234,6 +236,15 @@ class Stream:
         """Half-close: no more messages from this end. Those sent before still go out. Does not wait."""
         self._outbound.end_stream(self._core)
         self._driver.write_now()
+
+    def leave(self) -> None:
+        """At a client: half-close, and do not reset the call when its block is left: nobody waits for its status.
+
+        The call counts at the server until its answer ends, and is reset if that takes longer than ten seconds. The end
+        of the connection waits for it, for a second at most. Does nothing if the call is over.
+        """
+        self._driver.leave(self._core)
+        self.left = True
 
     def send_last(self, *parts: Buffer) -> None:
         """Send the last message of this end, and half-close; otherwise as `send_at_once`."""

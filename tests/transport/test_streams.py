@@ -108,6 +108,59 @@ async def test_use_after_the_end_is_an_error() -> None:
             await stream.receive()
 
 
+async def test_a_call_that_is_left_ends_by_itself() -> None:
+    """It is half-closed and not reset, its answer is dropped, and the client goes when that has ended."""
+    half_closed, answer = trio.Event(), trio.Event()
+    ended: list[bool] = []
+
+    async def answer_late(stream: ServerStream) -> None:
+        try:
+            assert await stream.receive() is None
+            half_closed.set()
+            await answer.wait()
+            await stream.send(b"nobody reads this")
+            ended.append(True)
+        except BaseException:
+            ended.append(False)
+            raise
+
+    async with (
+        memory_pair({"/late": answer_late, "/echo": echo}) as (client, *_),
+        trio.open_nursery() as nursery,
+    ):
+        async with client.open_stream("/late") as stream:
+            stream.leave()
+        await half_closed.wait()
+        assert client.statistics().streams == 1
+        await check_echo(client)
+        nursery.start_soon(trio.testing.wait_all_tasks_blocked)
+        answer.set()
+    assert stream.over
+    assert ended == [True]
+
+
+async def test_a_call_that_is_left_may_take_ten_seconds(autojump_clock: trio.testing.MockClock) -> None:
+    """A server that does not end it has it reset: it would count for ever among those that the server allows."""
+
+    async def never(stream: ServerStream) -> None:
+        try:
+            await trio.sleep_forever()
+        finally:
+            cut.set()
+
+    async with memory_pair({"/never": never}) as (client, *_):
+        for said in (False, True):
+            cut = trio.Event()
+            async with client.open_stream("/never") as stream:
+                if said:
+                    stream.send_last(b"all")
+                left_at = trio.current_time()
+                stream.leave()
+            await cut.wait()
+            assert stream.over
+            assert trio.current_time() == pytest.approx(left_at + 10)
+
+
 async def test_nothing_is_left_behind() -> None:
     """After a connection is closed nothing of it can be reached."""
     cores = weakref.WeakSet[object]()

@@ -235,6 +235,7 @@ class ConnectionCore:
         return min(
             self._liveness.next_deadline(),
             self.table.first_messages.deadline,
+            self.table.left_deadline,
             self.outbound.queue.next_deadline,
         )
 
@@ -260,6 +261,8 @@ class ConnectionCore:
         elif self._liveness.ping_due(now, acknowledged):
             self.outbound.ping(_ALIVE_PING)
         self.outbound.queue.release()
+        for stream in self.table.overdue():
+            self.outbound.reset(stream)
         for stream in self.table.first_messages.overdue(self.streams.values(), now):
             limit_s = self.config.first_message_timeout_s
             self.outbound.end_call(stream, StatusCode.DEADLINE_EXCEEDED, f"no message within {limit_s:g} s")

@@ -116,6 +116,11 @@ class Outbound:
         stream.end_requested = True
         self.queue.schedule(stream)
 
+    def leave(self, stream: StreamCore) -> None:
+        """Half-close a client's call, and let it end without anybody; one that takes too long is reset."""
+        self.end_stream(stream)
+        self._table.leave(stream)
+
     def end_call(
         self, stream: StreamCore, status: StatusCode, message: str = "", details: bytes = b""
     ) -> None:

@@ -5,6 +5,7 @@ Every stream begins and ends here. How it ends on the wire is decided by `outbou
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from transport.protocol.events import StreamClosed, StreamsAvailable
 from transport.protocol.first_message import FirstMessages
 from transport.protocol.frames import STREAM_ID_MAX
 from transport.protocol.memory import ReceiveMemory
-from transport.protocol.state import StreamInput
+from transport.protocol.state import StreamInput, StreamState
 from transport.protocol.stream import StreamCore
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ RECEIVE_WINDOW_BYTES: Final = 65_535
 """What the peer goes by until it has our SETTINGS (section 6.9.2)."""
 _CLOSED_REMEMBERED: Final = 1_000
 """Closed streams of which something is kept."""
+_LEFT_S: Final = 10.0
+"""How long the peer may take to end a call that was left. Nobody waits for it, but a reset is more work for both."""
 _ALLOCATE_BYTES_MIN: Final = 32 * 1024
 _TRUSTED_BYTES: Final = 64 * 1024
 """Memory that a server takes for a message before any of it has come; a client has chosen its server."""
@@ -91,6 +94,27 @@ class StreamTable:
         self.first_messages = FirstMessages(0.0 if client else config.first_message_timeout_s)
         self.receive_memory = None if client else ReceiveMemory(config.receive_memory_bytes_max)
         """What messages take until they are consumed; a client has chosen its server, and its own windows."""
+        self._left: dict[StreamCore, float] = {}
+        """Calls that were left, and when they are overdue; the first one is so first."""
+
+    def leave(self, stream: StreamCore) -> None:
+        """Nobody reads the rest of a call whose end of ours is said; it is overdue if the peer's takes long."""
+        if stream.state is not StreamState.CLOSED:
+            self._left[stream] = self._clock.now + _LEFT_S
+
+    @property
+    def left(self) -> int:
+        """How many calls were left and are not over."""
+        return len(self._left)
+
+    @property
+    def left_deadline(self) -> float:
+        """When the first call that was left is overdue; infinity: there is none."""
+        return next(iter(self._left.values()), math.inf)
+
+    def overdue(self) -> list[StreamCore]:
+        """The calls that were left and are overdue."""
+        return [stream for stream, deadline in self._left.items() if deadline <= self._clock.now]
 
     def next_id(self) -> int:
         """The id of the next stream that we open.
@@ -148,6 +172,7 @@ class StreamTable:
         stream.release_memory()
         stream.stalls.finish(self._clock.now)
         del self.open[stream.stream_id]
+        self._left.pop(stream, None)
         if not self.open:
             self._liveness.set_idle(idle=True)
         self.remember(stream.stream_id, Closed(reset_by_us, reset_by_peer))

@@ -57,8 +57,6 @@ _SILENCE_S_MIN: Final = 60.0
 """Also where the server beats faster: it may be busy, and reopening a scan may take it a while."""
 _SILENCE_GRACE_S: Final = 5.0
 """Once more, for what has come but was not looked at, because our own process was busy or stopped."""
-_TRAILERS_TIMEOUT_S: Final = 1.0
-"""How long a scan that came to its explicit end waits for the status; it decides nothing any more."""
 
 
 def demand_message(bytes_limit: int) -> bytes:
@@ -187,7 +185,7 @@ class BucketReceiver:
                     await self._receive_all(stream)
                 finally:
                     self._stream = None
-                    if stream.peer_stalls is not None:
+                    if stream.peer_stalls is not None and self._receiver.state is not ReceiverState.ENDED:
                         self._progress.add_server_stalls(stream.peer_stalls)
 
     async def _receive_all(self, stream: Stream) -> None:
@@ -208,7 +206,7 @@ class BucketReceiver:
                         f"nothing came during the scan of {self._what} for {self._silence_s:g} s, no heartbeat either"
                     )
         if self._receiver.state is ReceiverState.ENDED:
-            await self._receive_status(stream)
+            stream.leave()  # The scan is complete, whatever the status is.
 
     def _take(self, message: Buffer | None) -> bool:
         """Take a message, or None for the end of the stream; whether to receive on."""
@@ -264,11 +262,3 @@ class BucketReceiver:
         with suppress(trio.WouldBlock, TransportError):
             self._stream.send_at_once(demand_message(self._receiver.credit.grant_nowait()))
             self._progress.credit_messages += 1
-
-    async def _receive_status(self, stream: Stream) -> None:
-        """Let the stream end in good order, so that it needs no reset. The scan is complete whatever happens."""
-        with trio.move_on_after(_TRAILERS_TIMEOUT_S), suppress(TransportError):
-            if self._stream is not None:
-                await stream.send_end()
-            while (message := await stream.receive()) is not None:
-                self._receiver.receive(message)

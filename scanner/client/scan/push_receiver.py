@@ -32,7 +32,7 @@ from scanner.data.changes import COMMIT_TIMESTAMP
 from scanner.errors import DataCorrupted, Draining, InternalError, ScanIncomplete, ScannerError
 from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.wire.batches import RowBatch, decode_batch, decode_scan_response
-from transport import FlowControlViolation
+from transport import FlowControlViolation, StallTimes
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -475,6 +475,8 @@ class PushReceiver:
             self._require_stop(end)
         self._progress.digest, self._progress.stored_bytes = end.digest, end.stored_bytes
         self._progress.reason = complete[end.reason]
+        if end.stalls:
+            self._progress.add_server_stalls(StallTimes.decode_untrusted(end.stalls.encode()))
         self.state = ReceiverState.ENDED
         if self._in_log and end.HasField("end_offset") and end.end_offset >= self._changes_end:
             return self._without_rows(end.end_offset)

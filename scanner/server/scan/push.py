@@ -286,7 +286,9 @@ class PushScan:
 
     async def _send_end(self, reason: EndReason) -> None:
         self._scan.finish(linger=reason is EndReason.DRAINED)
-        await self._send(pb.ScanResponse(end=self._pushed.ended(reason)))
+        end = self._pushed.ended(reason)
+        end.stalls = self._stream.stalls().encode().decode()
+        await self._send(pb.ScanResponse(end=end))
         self.end_reason = reason
 
     def _await_goodbye(self) -> None:

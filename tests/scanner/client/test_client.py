@@ -30,6 +30,7 @@ from scanner.errors import DiskFull
 from scanner.proto.weir.v1 import admin_pb2, groups_pb2, leases_pb2, transactions_pb2
 from scanner.proto.weir.v1 import tables_pb2 as pb
 from scanner.server.config import ScannerConfig
+from scanner.server.scan.push import PushScan
 from scanner.server.server import Server, open_server
 from scanner.server.services.scans import ScanService
 from scanner.wire import methods
@@ -357,6 +358,28 @@ async def test_open_writers_leave_room_for_other_calls(tmp_path: Path, *, staged
                 await writer.write(rows(1))
                 await writer.flush()
         assert (await table.get([(0,)])).found == (not staged,)
+
+
+async def test_no_scan_waits_for_a_status(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scan is complete with its end, which brings the server's stalls; the call ends behind it, without a reset."""
+    status, ended = trio.Event(), list[bool]()
+    wait_half_closed = PushScan.wait_half_closed
+
+    async def wait_longer(push: PushScan) -> None:
+        await wait_half_closed(push)
+        await status.wait()
+        ended.append(True)
+
+    monkeypatch.setattr(PushScan, "wait_half_closed", wait_longer)
+    async with open_table(tmp_path, 400, buckets=2) as (table, _):
+        async with table.new_scan().execute() as batches:
+            assert sum([batch.num_rows async for batch in batches]) == 400
+        assert not ended
+        statistics = batches.statistics()
+        assert all(bucket.server_stalls is not None for bucket in statistics.buckets)
+        assert statistics.server_stalls.total_s > 0
+        status.set()
+    assert ended == [True, True]
 
 
 @pytest.mark.parametrize(("credit", "rows"), [(1, 60), (3_000, 1_500), (600_000, 6_000)])

@@ -291,7 +291,7 @@ class SnapshotEnd(_message.Message):
     def __init__(self, log_offset: _Optional[int] = ...) -> None: ...
 
 class ScanEnd(_message.Message):
-    __slots__ = ("reason", "rows", "digest", "resume_token", "stored_bytes", "end_offset")
+    __slots__ = ("reason", "rows", "digest", "resume_token", "stored_bytes", "end_offset", "stalls")
     class Reason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         REASON_UNSPECIFIED: _ClassVar[ScanEnd.Reason]
@@ -310,13 +310,15 @@ class ScanEnd(_message.Message):
     RESUME_TOKEN_FIELD_NUMBER: _ClassVar[int]
     STORED_BYTES_FIELD_NUMBER: _ClassVar[int]
     END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    STALLS_FIELD_NUMBER: _ClassVar[int]
     reason: ScanEnd.Reason
     rows: int
     digest: int
     resume_token: bytes
     stored_bytes: int
     end_offset: int
-    def __init__(self, reason: _Optional[_Union[ScanEnd.Reason, str]] = ..., rows: _Optional[int] = ..., digest: _Optional[int] = ..., resume_token: _Optional[bytes] = ..., stored_bytes: _Optional[int] = ..., end_offset: _Optional[int] = ...) -> None: ...
+    stalls: str
+    def __init__(self, reason: _Optional[_Union[ScanEnd.Reason, str]] = ..., rows: _Optional[int] = ..., digest: _Optional[int] = ..., resume_token: _Optional[bytes] = ..., stored_bytes: _Optional[int] = ..., end_offset: _Optional[int] = ..., stalls: _Optional[str] = ...) -> None: ...
 
 class ScanSessionRequest(_message.Message):
     __slots__ = ("query", "scanner_id", "call_seq_id", "batch_size_bytes", "close")
