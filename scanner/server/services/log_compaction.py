@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING
 
-from scanner.errors import ArgumentInvalid
+from scanner.errors import ArgumentInvalid, DataCorrupted, ScannerError, StoreFailed
 from scanner.proto.weir.v1 import admin_pb2 as pb
 from scanner.server.auth.access import Right, audit_call, authorize
 from scanner.server.auth.audit import AuditEvent
@@ -46,7 +46,7 @@ class CompactionService:
             TableNotFound, BucketNotFound: There is nothing to cut.
             ArgumentInvalid: An offset without its bucket, or a time in the future.
             OffsetOutOfRange: The offset is past the log's end.
-            StoreFailed, DataCorrupted: One could not be cut; those of the buckets before it were.
+            StoreFailed, DataCorrupted: One could not be cut, the first of such; the others were.
             PermissionDenied: The caller may not administer the server.
         """
         authorize(stream, Right.ADMIN)
@@ -61,12 +61,18 @@ class CompactionService:
         table = await self._catalog.table(message.table)
         indices = [message.bucket] if message.HasField("bucket") else range(table.description.buckets)
         cuts: list[pb.CompactedLog] = []
+        failed: ScannerError | None = None
         try:
             for index in indices:
-                bucket = await self._catalog.bucket(table, index)
-                wanted = await self._wanted(bucket, message)
-                cuts.append(_info(index, await self._retention.cut(message.table, index, bucket, wanted)))
-                await self._retention.free(bucket)
+                try:
+                    bucket = await self._catalog.bucket(table, index)
+                    wanted = await self._wanted(bucket, message)
+                    cuts.append(_info(index, await self._retention.cut(message.table, index, bucket, wanted)))
+                    await self._retention.free(bucket)
+                except (StoreFailed, DataCorrupted) as error:
+                    failed = failed or error
+            if failed is not None:
+                raise failed
         finally:
             if cuts:  # However it ends, these were cut.
                 audit_call(
