@@ -138,8 +138,12 @@ class Writer:
         Raises:
             ScannerError: It cannot.
         """
-        async with self._connection.client(retries=None):
-            pass
+        try:
+            with translated(self._what):
+                async with self._connection.client(retries=None):
+                    pass
+        except ScannerError as error:
+            raise self._with_progress(error) from error
 
     async def write(self, rows: Rows) -> None:
         """Send rows; those of one key are applied in their order.

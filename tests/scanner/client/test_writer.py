@@ -105,3 +105,19 @@ async def test_a_writer_goes_on_whose_first_stream_was_never_opened(
         await writer.flush()
         assert writer.result.rows == 1
         assert (await items.table.get([(7,), (8,)])).found == (False, True)
+
+
+async def test_a_write_that_reaches_no_server_says_that_nothing_is_durable(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that is cut off says how much is: who goes on from there needs no other case."""
+
+    def reach_nobody(**_: object) -> NoReturn:
+        raise ServerUnavailable("no weir server answers")
+
+    async with open_virtual_items(0, retries=1) as items:
+        with monkeypatch.context() as patch:
+            patch.setattr(items.table._connection, "client", reach_nobody)
+            with pytest.raises(ServerUnavailable, match="0 rows of this write") as raised:
+                await items.table.write(sample([7]))
+        assert raised.value.metadata["rows_acknowledged"] == "0"
