@@ -140,7 +140,8 @@ class Transaction:
             StageNotFound: The version was aborted meanwhile.
             StagesFull, DiskFull: The server has no room.
             TableNotFound: The table was dropped.
-            ScannerError: Nothing was staged.
+            ScannerError: It failed. If the server could not be reached, the rows may be staged: stage the part in a new
+                attempt.
 
         Waits:
             For the server, and between attempts.
@@ -171,7 +172,8 @@ class Transaction:
     async def part(self, part: int, attempt: int) -> AsyncIterator[PartWriter]:
         """Stage batch by batch, for the length of a block; leaving the block makes it durable, as a whole.
 
-        If the block raises, or the connection is lost, nothing of it is staged.
+        If the block raises, nothing of it is staged. If the connection is lost while it is left, all of it may be:
+        stage the part in a new attempt.
 
         Args:
             part: See `stage`.
@@ -183,10 +185,10 @@ class Transaction:
             >>> (await writer.close()).rows
 
         Raises:
-            ScannerError: See `stage`; nothing was staged.
+            ScannerError: See `stage`.
 
         Cancellation:
-            Nothing is staged.
+            Nothing is staged, unless the block is being left.
         """
         counted = self._counted
 
@@ -432,7 +434,7 @@ class PartWriter:
         """Make durable what was sent, and say what it was. Nothing can be sent afterwards. Idempotent.
 
         Raises:
-            ScannerError: Nothing is staged.
+            ScannerError: It failed. If the connection was lost, it may be staged: stage the part in a new attempt.
 
         Waits:
             For the server.
