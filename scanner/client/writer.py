@@ -8,8 +8,8 @@ Invariants:
 3. Requests are numbered. When a stream breaks off, those that are not acknowledged are sent again with their numbers on
    another one, and the server applies each once (`scanner.storage.writers`).
 4. A failure says how many rows were acknowledged before it. Of what was in flight, any part may have been applied.
-5. Ids of writers are used again, one after another (`WriterIds`), also those of writers that failed: what is still on
-   its way of these is refused by every bucket that a later one of that id has reached.
+5. Ids of writers are used again for the same table, one after another (`WriterIds`), also those of writers that failed:
+   what is still on its way of these is refused by every bucket that a later one of that id has reached.
 """
 
 from __future__ import annotations
@@ -392,7 +392,7 @@ async def open_writer(
     """
     if on_acknowledged is not None and not callable(on_acknowledged):
         raise ArgumentInvalid(f"on_acknowledged is a function, not {on_acknowledged!r}")
-    writer_id = connection.writer_ids.take()
+    writer_id = connection.writer_ids.take(table_id)
     try:
         with translated(f"the write to {table.name}"):
             async with AsyncExitStack() as calls:
@@ -406,7 +406,7 @@ async def open_writer(
                 finally:
                     writer.leave()
     finally:
-        connection.writer_ids.give_back(writer_id)
+        connection.writer_ids.give_back(table_id, writer_id)
 
 
 def conformed(rows: ArrowRows, conform: Callable[..., pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

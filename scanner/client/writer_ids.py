@@ -3,11 +3,10 @@
 Invariants:
 
 1. An id is one writer's at a time, and its numbers only rise. Two writers of one id and number would be taken for one.
-2. A server remembers a limited number of writers for each bucket. So a client reuses ids, and draws only as many as it
-   has writers at a time. The id that was returned last is taken first: a write that repeats a failed one then has its
-   id, so what the failed one left in the network arrives too late to be applied.
-
-This module knows no tables.
+2. A server remembers a limited number of writers for each bucket. So a client reuses ids, and draws for each table only
+   as many as it has writers at a time. The id that was returned last is taken first: a write that repeats a failed one
+   then has its id, so what the failed one left in the network arrives too late to be applied. Writers of other tables
+   have other ids: they would reach none of its buckets.
 """
 
 from __future__ import annotations
@@ -36,17 +35,19 @@ class WriterIds:
     """The ids of one client that no writer has now."""
 
     def __init__(self) -> None:
-        self._free: list[WriterId] = []
+        self._free: dict[int, list[WriterId]] = {}
+        """By table."""
         self._process = os.getpid()
 
-    def take(self) -> WriterId:
-        """An id for one writer; `give_back` it when it sends nothing any more."""
+    def take(self, table_id: int) -> WriterId:
+        """An id for one writer of a table; `give_back` it when it sends nothing any more."""
         if self._process != os.getpid():
             # A forked process has the ids of its parent, which keeps counting.
             self._free.clear()
             self._process = os.getpid()
-        return self._free.pop() if self._free else WriterId()
+        free = self._free.get(table_id)
+        return free.pop() if free else WriterId()
 
-    def give_back(self, writer_id: WriterId) -> None:
-        """Let another writer have it."""
-        self._free.append(writer_id)
+    def give_back(self, table_id: int, writer_id: WriterId) -> None:
+        """Let another writer of the table have it."""
+        self._free.setdefault(table_id, []).append(writer_id)

@@ -10,10 +10,13 @@ import pytest
 import trio
 
 import scanner
+from scanner.proto.weir.v1 import tables_pb2
 from scanner.server.server import open_server
 from scanner.storage.memory.store import MemoryStore
+from scanner.wire import methods
+from scanner.wire.batches import encode_stream
 from tests.support.client import SCHEMA, rows
-from transport import TransportConfig
+from transport import TransportConfig, TransportError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -245,8 +248,8 @@ async def test_ids_are_used_again_by_one_writer_at_a_time(tmp_path: Path) -> Non
         ids = client._connection.writer_ids
         for first in range(3):
             await table.write(rows(1, first=first))
-        first_id = ids.take()
-        ids.give_back(first_id)
+        first_id = ids.take(table.table_id)
+        ids.give_back(table.table_id, first_id)
         async with table.open_writer() as outer:
             await outer.write(rows(1))
             assert (await table.write(rows(1))).rows == 1
@@ -256,7 +259,35 @@ async def test_ids_are_used_again_by_one_writer_at_a_time(tmp_path: Path) -> Non
                 raise KeyError
         with pytest.raises(trio.ClosedResourceError, match="its block was left"):
             await broken.write(rows(1))
-        again = ids.take(), ids.take(), ids.take()
+        again = [ids.take(table.table_id) for _ in range(3)]
         assert len({each.octets for each in again}) == 3
         assert first_id in again[:2]
         assert first_id.next_sequence() >= 5
+
+
+async def test_what_a_failed_write_left_comes_too_late_whatever_other_tables_are_written_to() -> None:
+    """The next write to its table has its id, though another writer was opened meanwhile."""
+    async with (
+        open_server(MemoryStore()) as server,
+        scanner.connect(f"127.0.0.1:{server.port}") as client,
+    ):
+        table = await client.create_table("items", SCHEMA, ["k"], 1)
+        other = await client.create_table("others", SCHEMA, ["k"], 1)
+        with pytest.raises(KeyError):
+            async with table.open_writer() as failed:
+                raise KeyError
+        late = tables_pb2.WriteRequest(
+            table="items",
+            operation=tables_pb2.WriteRequest.OPERATION_UPSERT,
+            arrow_stream=encode_stream(rows(9).to_batches()[0]),
+            writer_id=failed._writer_id.octets,
+            sequence=failed._writer_id.next_sequence(),
+        )
+        async with other.open_writer() as writer:
+            await writer.write(rows(1))
+            await table.write(rows(1))
+            with pytest.raises(TransportError, match="comes after its request"):
+                async with client._connection.open_stream(methods.WRITE) as stream:
+                    await stream.send(late.SerializeToString())
+                    await stream.receive()
+        assert (await table.new_scan().to_arrow()).num_rows == 1
