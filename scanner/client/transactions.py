@@ -252,9 +252,10 @@ class Transaction:
         return self._published(request, await self._call(methods.PUBLISH, request, pb.PublishResponse))
 
     async def abort(self) -> int:
-        """Free what is staged of the version. Idempotent. If it raises, call it again, or stage in new attempts.
+        """Free what is staged of the version. Idempotent. Stage in new attempts afterwards, also if it raises.
 
-        What any process is staging then is not kept: those calls raise StageNotFound.
+        What any process is staging then is not kept: those calls raise StageNotFound. What the network has held up can
+        arrive later: in the same attempt it would count.
 
         Returns:
             Octets that were freed on the server's disk.
