@@ -22,6 +22,26 @@ class Bar:
     ok: bool
 
 
+def at_least(name: str, value: float, least: float) -> Bar:
+    """A bar for what must not be smaller."""
+    return Bar(name, value, f">= {least}", value >= least)
+
+
+def at_most(name: str, value: float, most: float) -> Bar:
+    """A bar for what must not be larger."""
+    return Bar(name, value, f"<= {most}", value <= most)
+
+
+def none_of(name: str, count: int) -> Bar:
+    """A bar for what must not happen."""
+    return Bar(name, count, "= 0", count == 0)
+
+
+def some_of(name: str, count: int) -> Bar:
+    """A bar for what must happen."""
+    return Bar(name, count, "> 0", count > 0)
+
+
 def failures(bars: Sequence[Bar]) -> list[str]:
     """One line per bar that is missed."""
     return [f"{bar.name}: {bar.value}, must be {bar.bar}" for bar in bars if not bar.ok]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from bench.harness.bars import Bar
+from bench.harness.bars import Bar, at_least, at_most
 from bench.harness.errors import BenchFailed
 from bench.harness.processes import Peer, Worker, running_worker, running_writer
 from bench.peers.crowds import Crowd, CrowdCost, crowd_reader, writer
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 TEN: Final = 10
 TEN_FIRST_MS_MAX: Final = 1.5
-CROWD_FIRST_MS_MAX: Final = 250.0
+CROWD_FIRST_MS_MAX: Final = 250
 AGGREGATE_MIN: Final = 0.9
 """Of the best number of scans."""
 
@@ -166,14 +166,7 @@ def judge(found: Sequence[Crowded]) -> list[Bar]:
     for each in found:
         if each.row_limit == TEN and each.way == "push":
             value = each.first_ms(0.5)
-            bars.append(
-                Bar(
-                    "ten rows, first batch, ms, p50",
-                    value,
-                    f"<= {TEN_FIRST_MS_MAX}",
-                    value <= TEN_FIRST_MS_MAX,
-                )
-            )
+            bars.append(at_most("ten rows, first batch, ms, p50", value, TEN_FIRST_MS_MAX))
     for writing in (False, True):
         crowds = [
             each for each in found if each.way == "push" and not each.row_limit and each.writing == writing
@@ -189,17 +182,9 @@ def _crowd_bars(crowds: Sequence[Crowded], beside: str) -> list[Bar]:
     share = round(statistics.median(most.rows_per_s) / best, 2)
     first = most.first_ms(0.99)
     return [
-        Bar(
-            f"{most.scans} scans{beside}, first batch, ms, p99",
-            first,
-            f"<= {CROWD_FIRST_MS_MAX:g}",
-            first <= CROWD_FIRST_MS_MAX,
-        ),
-        Bar(
-            f"{most.scans} scans{beside}, rows a second by the best number of scans",
-            share,
-            f">= {AGGREGATE_MIN}",
-            share >= AGGREGATE_MIN,
+        at_most(f"{most.scans} scans{beside}, first batch, ms, p99", first, CROWD_FIRST_MS_MAX),
+        at_least(
+            f"{most.scans} scans{beside}, rows a second by the best number of scans", share, AGGREGATE_MIN
         ),
     ]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from bench.harness.bars import Bar
+from bench.harness.bars import Bar, at_most
 from bench.harness.errors import BenchFailed
 from bench.harness.processes import Worker, running_worker
 from bench.harness.server import running_server
@@ -102,4 +102,4 @@ def judge(found: Sequence[Grown]) -> list[Bar]:
     if exponent is None:
         return []
     name = "time of a scan by its rows, exponent"
-    return [Bar(name, exponent, f"<= {EXPONENT_MAX}", exponent <= EXPONENT_MAX)]
+    return [at_most(name, exponent, EXPONENT_MAX)]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from bench.harness.bars import Bar
+from bench.harness.bars import Bar, at_least, at_most
 from bench.harness.errors import BenchFailed
 from bench.harness.metrics import labelled
 from bench.harness.processes import Worker, running_worker
@@ -257,7 +257,7 @@ def judge(scans: Sequence[Scanned]) -> list[Bar]:
                     continue
                 value = ratio(pair[0].rows_per_s, pair[1].rows_per_s)
                 name = f"{mine} over {peer}, {width}, {_buckets(buckets)}"
-                found.append(Bar(name, value, f">= {least}", value >= least))
+                found.append(at_least(name, value, least))
     push, image, local = (by_way.get((WIDTHS["86"].name, 1, way)) for way in ("push", "push, image", "local"))
     return [*found, *_own_part(push, local), *_image_bars(push, image)]
 
@@ -272,7 +272,7 @@ def _own_part(push: Scanned | None, local: Scanned | None) -> list[Bar]:
         return []
     pairs = zip(push.server_us_per_row, local.server_us_per_row, strict=True)
     own_ns = round(statistics.median([mine - theirs for mine, theirs in pairs]) * 1e3)
-    return [Bar("weir's own part of a row, ns", own_ns, f"<= {OWN_PART_NS_MAX}", own_ns <= OWN_PART_NS_MAX)]
+    return [at_most("weir's own part of a row, ns", own_ns, OWN_PART_NS_MAX)]
 
 
 def _image_bars(push: Scanned | None, image: Scanned | None) -> list[Bar]:
@@ -281,16 +281,6 @@ def _image_bars(push: Scanned | None, image: Scanned | None) -> list[Bar]:
         return []
     cpu, reused = ratio(image.server_us_per_row, push.server_us_per_row), image.reused_share or 0.0
     return [
-        Bar(
-            "server's CPU of a row, image over row store",
-            cpu,
-            f"<= {IMAGE_CPU_SHARE_MAX}",
-            cpu <= IMAGE_CPU_SHARE_MAX,
-        ),
-        Bar(
-            "octets from an image that were not encoded again",
-            reused,
-            f">= {REUSED_MIN}",
-            reused >= REUSED_MIN,
-        ),
+        at_most("server's CPU of a row, image over row store", cpu, IMAGE_CPU_SHARE_MAX),
+        at_least("octets from an image that were not encoded again", reused, REUSED_MIN),
     ]

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from bench.harness.bars import Bar
+from bench.harness.bars import Bar, at_least
 from bench.harness.processes import running_peer, running_worker
 from bench.peers import calls
 from bench.peers.spread import ratio
@@ -68,7 +68,5 @@ def judge(called: Sequence[Called]) -> list[Bar]:
     for in_flight in dict.fromkeys(each.in_flight for each in called):
         for peer, least in OVER_MIN.items():
             value = ratio(rates["weir", in_flight], rates[peer, in_flight])
-            found.append(
-                Bar(f"calls over {peer}, {in_flight} in flight", value, f">= {least}", value >= least)
-            )
+            found.append(at_least(f"calls over {peer}, {in_flight} in flight", value, least))
     return found

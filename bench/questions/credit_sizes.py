@@ -36,7 +36,7 @@ import trio
 from rich.table import Table
 
 import scanner
-from bench.harness.bars import Bar, write_json
+from bench.harness.bars import Bar, at_least, at_most, write_json
 from bench.harness.links import Link
 from bench.questions.continuation.serving import ServerProcess
 
@@ -136,11 +136,11 @@ def bars(measured: list[Scanned]) -> list[Bar]:
         best = max(each.mb_per_s for each in here if each.credit != AUTO and not each.lags)
         share = round(sized.mb_per_s / best, 2)
         name = f"rate by itself, of the best fixed credit's, at {round_trip_ms} ms"
-        found.append(Bar(name, share, f">= {RATE_SHARE_MIN}", share >= RATE_SHARE_MIN))
+        found.append(at_least(name, share, RATE_SHARE_MIN))
         (lagging,) = [each for each in here if each.credit == AUTO and each.lags]
         held_max = 8 * MIB + ROW_BYTES + 512
         name = f"bytes that wait for a consumer that lags, at {round_trip_ms} ms"
-        found.append(Bar(name, lagging.held_bytes_max, f"<= {held_max}", lagging.held_bytes_max <= held_max))
+        found.append(at_most(name, lagging.held_bytes_max, held_max))
     return found
 
 

@@ -32,7 +32,7 @@ from rich.table import Table
 import scanner
 from bench.cutting.campaign import Campaign, Recording, Tally
 from bench.cutting.setting import SCENARIOS, Scenario, open_campaign, open_killed_campaign
-from bench.harness.bars import Bar, write_json
+from bench.harness.bars import Bar, none_of, some_of, write_json
 from scanner.storage.memory.store import MemoryStore
 from scanner.storage.rocksdb.store import RocksStore
 
@@ -180,13 +180,13 @@ def bars(found: list[Found]) -> list[Bar]:
     stopped = sum(len(each.tally.failed) for each in found)
     stopped += sum(len(each.tally.refused) for each in found if each.scenario != SESSION)
     judged = [
-        Bar("cut points", cut_points, "> 0", cut_points > 0),
-        Bar("scenarios in which no scan was resumed", idle, "= 0", idle == 0),
-        Bar("scans that could not go on", stopped, "= 0", stopped == 0),
+        some_of("cut points", cut_points),
+        none_of("scenarios in which no scan was resumed", idle),
+        none_of("scans that could not go on", stopped),
     ]
     for what, name in JUDGED.items():
         count = sum(getattr(each.tally, what) for each in found)
-        judged.append(Bar(name, count, "= 0", count == 0))
+        judged.append(none_of(name, count))
     return judged
 
 

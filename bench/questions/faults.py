@@ -26,7 +26,7 @@ from rich.progress import Progress
 
 from bench.faulting.campaign import run_cases
 from bench.faulting.damage import KINDS
-from bench.harness.bars import Bar, write_json
+from bench.harness.bars import Bar, none_of, some_of, write_json
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -98,13 +98,13 @@ def line_of(seed: int, verdict: Verdict) -> str:
 def bars(found: Found) -> list[Bar]:
     """What must hold."""
     judged = [
-        Bar("cases", found.cases, "> 0", found.cases > 0),
-        Bar("wrong", len(found.wrong), "= 0", not found.wrong),
-        Bar("silent losses", found.silent, "= 0", not found.silent),
+        some_of("cases", found.cases),
+        none_of("wrong", len(found.wrong)),
+        none_of("silent losses", found.silent),
     ]
     if found.cases >= len(KINDS):
         missing = len(set(KINDS) - set(found.kinds))
-        judged.append(Bar("kinds of faults that did not happen", missing, "= 0", not missing))
+        judged.append(none_of("kinds of faults that did not happen", missing))
     return judged
 
 

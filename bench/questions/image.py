@@ -48,7 +48,7 @@ import pyarrow as pa
 from rich.table import Table
 
 import scanner.sync
-from bench.harness.bars import Bar, write_json
+from bench.harness.bars import Bar, at_least, write_json
 from bench.harness.server import RunningServer, running_server
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ def bars(found: list[Measured]) -> list[Bar]:
     ratio = round(_rate(fresh.chosen) / _rate(fresh.row_store), 2)
     return [
         Bar("rows and digests from image and row store", same, "equal", same),
-        Bar("fresh image, rows a second, by those of the row store", ratio, ">= 2", ratio >= 2),
+        at_least("fresh image, rows a second, by those of the row store", ratio, 2),
         *(_slower(each, fresh) for each in found if each.changed in FRESH_SHARE_MIN),
         *map(_quicker, found),
     ]
@@ -180,7 +180,7 @@ def filter_bars(found: list[Measured]) -> list[Bar]:
     ratio = round(scattered / max(skipping, 1e-3), 1)
     return [
         Bar("filtered rows and digests from image and row store", same, "equal", same),
-        Bar("server's CPU where no block is ruled out, by that where most are", ratio, ">= 2", ratio >= 2),
+        at_least("server's CPU where no block is ruled out, by that where most are", ratio, 2),
     ]
 
 
@@ -192,15 +192,13 @@ def _is_same(each: Measured) -> bool:
 
 def _slower(changed: Measured, fresh: Measured) -> Bar:
     ratio, least = round(_rate(changed.chosen) / _rate(fresh.chosen), 2), FRESH_SHARE_MIN[changed.changed]
-    return Bar(
-        f"{changed.changed}, rows a second, by those of a fresh image", ratio, f">= {least}", ratio >= least
-    )
+    return at_least(f"{changed.changed}, rows a second, by those of a fresh image", ratio, least)
 
 
 def _quicker(each: Measured) -> Bar:
     ratio = round(_rate(each.chosen) / _rate(each.row_store), 2)
     name = f"{each.changed}, read from {each.read_from}: rows a second, by those of the row store"
-    return Bar(name, ratio, f">= {QUICKER_MIN}", ratio >= QUICKER_MIN)
+    return at_least(name, ratio, QUICKER_MIN)
 
 
 def sample_rows(ids: range, version: int) -> pa.Table:

@@ -31,7 +31,7 @@ import psutil
 from rich.table import Table
 
 import scanner.sync
-from bench.harness.bars import Bar, write_json
+from bench.harness.bars import Bar, at_most, write_json
 from bench.harness.errors import BenchFailed
 from bench.harness.processes import running_process
 from bench.harness.server import RunningServer, running_server
@@ -112,7 +112,7 @@ def bars(found: list[Beside]) -> list[Bar]:
     """What must hold: a short scan hardly notices."""
     ratio = round(_percentile(_scans(_SERVER, found), 99) / _percentile(_scans(_NOTHING, found), 99), 2)
     what = "p99 of a ten-row scan while the server makes an image, by that while it does not"
-    return [Bar(what, ratio, f"<= {RATIO_MAX}", ratio <= RATIO_MAX)]
+    return [at_most(what, ratio, RATIO_MAX)]
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import trio
 
 import transport
-from bench.harness.bars import Bar, write_json
+from bench.harness.bars import Bar, at_least, write_json
 from bench.harness.processes import running_peer
 from bench.harness.sheet import Sheet
 
@@ -149,7 +149,7 @@ def bars(measured: list[Measured]) -> list[Bar]:
     for neighbour in (STALLED, SLOW):
         ratio = round(speeds[neighbour] / speeds[ALONE], 3)
         name = f"speed of {FAST} streams beside a {neighbour} one / alone"
-        found.append(Bar(name, ratio, f">= {RATIO_MIN}", ratio >= RATIO_MIN))
+        found.append(at_least(name, ratio, RATIO_MIN))
     return found
 
 

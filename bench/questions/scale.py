@@ -34,7 +34,7 @@ import h2.settings
 import trio
 
 import transport
-from bench.harness.bars import Bar, write_json
+from bench.harness.bars import Bar, at_most, write_json
 from bench.harness.idle import (
     STREAMS_MAX,
     WAIT_PATH,
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 STREAMS = 10_000
 SHARED_CONNECTIONS = 100
 STREAM_BYTES_MAX = 25_000
-FLAT_RATIO_MAX = 3.0
+FLAT_RATIO_MAX = 3
 """What the last calls on a connection may cost, in those of the first."""
 IDLE_S = 10.0
 DESCRIPTORS_SPARE = 200
@@ -196,17 +196,16 @@ def bars(idle: list[Idle], curve: list[Point]) -> list[Bar]:
     """What must hold: memory of a stream on a shared connection, and calls that do not grow dearer."""
     shared = [case for case in idle if case.connections < case.streams]
     found = [
-        Bar(
+        at_most(
             f"resident bytes of each of {case.streams} streams on {case.connections} connections",
             case.bytes_each,
-            f"<= {STREAM_BYTES_MAX}",
-            case.bytes_each <= STREAM_BYTES_MAX,
+            STREAM_BYTES_MAX,
         )
         for case in shared
     ]
     ratio = round(curve[-1].open_us / curve[0].open_us, 2)
     name = f"cost of call {curve[-1].n} on a connection / call {curve[0].n}"
-    return [*found, Bar(name, ratio, f"<= {FLAT_RATIO_MAX:g}", ratio <= FLAT_RATIO_MAX)]
+    return [*found, at_most(name, ratio, FLAT_RATIO_MAX)]
 
 
 def _cases(console: Console) -> list[tuple[int, int]]:

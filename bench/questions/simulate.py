@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 import psutil
 from rich.progress import Progress
 
-from bench.harness.bars import Bar, write_json
+from bench.harness.bars import Bar, some_of, write_json
 from bench.simulation.history import History
 from bench.simulation.validators import Violation
 from bench.simulation.workload import State, TailStart
@@ -159,7 +159,7 @@ def bars(simulated: Simulated) -> list[Bar]:
     found = [violation for violations in simulated.violations.values() for violation in violations]
     first = f"; the first: {found[0].validator}" if found else ""
     judged = [
-        Bar("seeds", simulated.seeds, "> 0", simulated.seeds > 0),
+        some_of("seeds", simulated.seeds),
         Bar("violations", f"{len(found)}{first}", "= 0", not found),
     ]
     if simulated.seeds > WARM_UP_SEEDS:
@@ -174,10 +174,7 @@ def bars(simulated: Simulated) -> list[Bar]:
             )
         )
     if simulated.seeds >= COVERING_SEEDS:
-        judged += [
-            Bar(name, simulated.happened[what], "> 0", simulated.happened[what] > 0)
-            for what, name in MUST_HAPPEN.items()
-        ]
+        judged += [some_of(name, simulated.happened[what]) for what, name in MUST_HAPPEN.items()]
     return judged
 
 

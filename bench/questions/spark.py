@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import scanner.sync
-from bench.harness.bars import Bar, write_json
+from bench.harness.bars import Bar, at_least, write_json
 from bench.harness.errors import BenchFailed
 from bench.harness.server import RunningServer, running_server
 from bench.harness.sheet import Sheet
@@ -203,7 +203,7 @@ def judge(measured: Mapping[Way, Measured]) -> list[Bar]:
     for name, mine, other, least in wanted:
         if mine in measured and other in measured:
             ratio = _ratio(measured[mine], measured[other])
-            found.append(Bar(name, ratio, f">= {least}", ratio >= least))
+            found.append(at_least(name, ratio, least))
     return found
 
 

@@ -31,7 +31,7 @@ import trio
 
 import scanner
 import transport
-from bench.harness.bars import Bar, write_json
+from bench.harness.bars import Bar, none_of, some_of, write_json
 from bench.harness.consumers import Consumer, Findings
 from bench.harness.fault_proxy import FaultProxy, open_fault_proxy
 from bench.harness.holdings import Holdings, ask_holdings
@@ -190,14 +190,14 @@ def bars(stressed: Stressed) -> list[Bar]:
     first = f"; the first: {found.wrong[0]}" if found.wrong else ""
     return [
         Bar("scans that were wrong, errors without a reason", f"{len(found.wrong)}{first}", "= 0", not found.wrong),
-        Bar("complete scans judged right", found.verified.total(), "> 0", found.verified.total() > 0),
-        Bar("scans resumed over another connection", found.resumes, "> 0", found.resumes > 0),
-        Bar("commits during the scans", stressed.commits, "> 0", stressed.commits > 0),
+        some_of("complete scans judged right", found.verified.total()),
+        some_of("scans resumed over another connection", found.resumes),
+        some_of("commits during the scans", stressed.commits),
         Bar("connections broken by faults", sum(stressed.broken.values()), "> 0", bool(stressed.broken)),
         Bar("server's resident memory, peak over loaded, MB", round(grown / 1e6, 1), f"<= {CEILING_BYTES / 1e6:.0f}",
             grown <= CEILING_BYTES),
         *(
-            Bar(f"left at the end: {name}", value, "= 0", not value)
+            none_of(f"left at the end: {name}", value)
             for name, value in (
                 ("streams (and their tasks)", held.streams),
                 ("bytes buffered", held.buffered_bytes),

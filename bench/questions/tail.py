@@ -34,7 +34,7 @@ import numpy as np
 import pyarrow as pa
 
 import scanner.sync
-from bench.harness.bars import Bar, write_json
+from bench.harness.bars import Bar, at_least, at_most, none_of, write_json
 from bench.harness.progress import Advance, question_bars
 from bench.harness.sheet import Sheet
 from bench.harness.tails import Received, Tails, tail_process
@@ -62,7 +62,7 @@ IDLE_CONNECTIONS: Final = 100
 IDLE_S: Final = 20.0
 IDLE_BYTES_MAX: Final = 25_000
 IDLE_CPU_MAX: Final = 0.05
-IDLE_LAST_S_MAX: Final = 2.0
+IDLE_LAST_S_MAX: Final = 2
 
 THROUGHPUT_ROWS: Final = 100_000
 THROUGHPUT_BATCH_ROWS: Final = 500
@@ -427,28 +427,18 @@ def _idle_bars(idle: Idle | None) -> Iterator[Bar]:
     if idle is None:
         return
     what = f"of {idle.tails} idle tails"
-    yield Bar(
-        f"resident bytes of each {what}",
-        idle.bytes_each,
-        f"<= {IDLE_BYTES_MAX}",
-        idle.bytes_each <= IDLE_BYTES_MAX,
-    )
-    yield Bar(f"requests {what}", idle.requests, "= 0", idle.requests == 0)
+    yield at_most(f"resident bytes of each {what}", idle.bytes_each, IDLE_BYTES_MAX)
+    yield none_of(f"requests {what}", idle.requests)
     yield Bar(f"CPU {what}", idle.cpu, f"< {IDLE_CPU_MAX:g}", idle.cpu < IDLE_CPU_MAX)
-    yield Bar(
-        f"seconds until a commit has reached the last {what}",
-        idle.last_s,
-        f"<= {IDLE_LAST_S_MAX:g}",
-        idle.last_s <= IDLE_LAST_S_MAX,
-    )
+    yield at_most(f"seconds until a commit has reached the last {what}", idle.last_s, IDLE_LAST_S_MAX)
 
 
 def _slow_bars(slow: Slow | None) -> Iterator[Bar]:
     if slow is None:
         return
     p99, rate = slow.p99_ratio, slow.rate_ratio
-    yield Bar("p99 beside a slow tail / without", p99, f"<= {1 + SLOW_BAR:g}", p99 <= 1 + SLOW_BAR)
-    yield Bar("rate beside a slow tail / without", rate, f">= {1 - SLOW_BAR:g}", rate >= 1 - SLOW_BAR)
+    yield at_most("p99 beside a slow tail / without", p99, 1 + SLOW_BAR)
+    yield at_least("rate beside a slow tail / without", rate, 1 - SLOW_BAR)
 
 
 def render(measured: Measured) -> Iterator[Sheet]:

@@ -28,7 +28,7 @@ import trio
 
 import scanner
 from bench.cutting.setting import KilledServer, open_killed_server
-from bench.harness.bars import Bar, write_json
+from bench.harness.bars import Bar, some_of, write_json
 from bench.harness.ledger import SCHEMA, rows
 from bench.tailing.readers import PrintedReader, SyncReader, TrioReader, again, same
 
@@ -286,10 +286,10 @@ def bars(result: Killed, kills: int) -> list[Bar]:
     first = f"; the first: {result.wrong[0]}" if result.wrong else ""
     return [
         Bar("kills", result.kills, f"= {kills}", result.kills == kills),
-        Bar("kills in the middle of a snapshot", result.in_snapshot, "> 0", result.in_snapshot > 0),
+        some_of("kills in the middle of a snapshot", result.in_snapshot),
         Bar("differences", f"{len(result.wrong)}{first}", "= 0", not result.wrong),
-        Bar("folds compared at some later commit", result.compared, "> 0", result.compared > 0),
-        *(Bar(f"resumes, {name}", count, "> 0", count > 0) for name, count in result.resumes.items()),
+        some_of("folds compared at some later commit", result.compared),
+        *(some_of(f"resumes, {name}", count) for name, count in result.resumes.items()),
     ]
 
 

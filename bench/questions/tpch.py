@@ -27,7 +27,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 import scanner.sync
-from bench.harness.bars import Bar, write_json
+from bench.harness.bars import Bar, some_of, write_json
 from bench.harness.server import running_server
 from bench.harness.spark import spark_session
 from bench.tpch.data import TABLES, generate, load, parquet_file, row_count
@@ -213,7 +213,7 @@ def judge(asked: Sequence[Asked], plan: Plan, steps: int) -> list[Bar]:
             Bar(f"answers equal to Parquet's, {mode}", equal, f"{len(answers)}", equal == len(answers))
         )
     if plan.while_writing:
-        bars.append(Bar("steps of the writer since the state that was read", steps, "> 0", steps > 0))
+        bars.append(some_of("steps of the writer since the state that was read", steps))
     return bars
 
 

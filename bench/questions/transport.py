@@ -50,7 +50,7 @@ import trio
 from rich.table import Table
 
 import transport
-from bench.harness.bars import Bar, write_json
+from bench.harness.bars import Bar, at_least, write_json
 from bench.harness.certificates import Certificates, make_certificates
 from bench.harness.processes import running_peer
 from bench.harness.relay import relayed
@@ -349,7 +349,7 @@ def bars(measured: list[Measured]) -> list[Bar]:
             if (row.peer, row.message_bytes, row.streams, row.tls) == ("weir", message_bytes, 1, tls):
                 name = f"weir / grpcio at {message_bytes} B{' through TLS' if tls else ''}"
                 ratio = round(row.grpcio_ratio, 2)
-                found.append(Bar(name, ratio, f">= {least}", ratio >= least))
+                found.append(at_least(name, ratio, least))
     return found
 
 

@@ -42,7 +42,7 @@ import pyarrow.parquet as pq
 import rocksdict
 import trio
 
-from bench.harness.bars import Bar, write_json
+from bench.harness.bars import Bar, at_least, at_most, write_json
 from bench.harness.cli_load import timed_load
 from bench.harness.sheet import Sheet
 from bench.tpch.data import PRIMARY_KEYS, generate, read_rows, table_schema
@@ -340,12 +340,6 @@ def _ratio(rates: dict[str, Rate], way: str, other: str, *, cpu: bool = False) -
 
 
 def _bars(rates: dict[str, Rate], share: float, disks: dict[str, Disk]) -> list[Bar]:
-    def at_least(name: str, ratio: float, bound: float) -> Bar:
-        return Bar(name, ratio, f">= {bound}", ratio >= bound)
-
-    def at_most(name: str, value: float, bound: float) -> Bar:
-        return Bar(name, value, f"<= {bound}", value <= bound)
-
     records = _ratio(rates, "weir", "records", cpu=True)
     return [
         at_least("inserts over a record per change, by CPU", records, INSERTS_OVER_RECORDS_MIN),

@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench.harness.bars import Bar, machine, write_document
+from bench.harness.bars import Bar, at_least, machine, none_of, some_of, write_document
 from bench.harness.progress import Advance, question_bars
 from bench.questions.continuation import crossover, cuts, isolating, speed, stalled
 from bench.questions.continuation.orders import create
@@ -173,11 +173,11 @@ def bars(measured: Measured, scale: Scale) -> list[Bar]:
     """What must hold."""
     violations = {each.model: each.violations for each in measured.isolation}
     found = [
-        Bar(f"isolation violations, {model}", count, "= 0", count == 0)
+        none_of(f"isolation violations, {model}", count)
         for model, count in violations.items()
         if model != "cursor"
     ]
-    found.append(Bar("isolation violations, cursor", violations["cursor"], "> 0", violations["cursor"] > 0))
+    found.append(some_of("isolation violations, cursor", violations["cursor"]))
     scans: dict[str, Sequence[Median | CutCost | Loss | stalled.Stalled]] = {
         "beside a writer and without": [each.median for each in measured.speeds],
         "over cut lines": measured.cuts,
@@ -186,10 +186,10 @@ def bars(measured: Measured, scale: Scale) -> list[Bar]:
     }
     for where, each_scan in scans.items():
         wrong = sum(each.lost + each.repeated for each in each_scan)
-        found.append(Bar(f"rows lost or repeated {where}", wrong, "= 0", wrong == 0))
+        found.append(none_of(f"rows lost or repeated {where}", wrong))
     again = sum(each.rows_again for each in measured.cuts if each.model == "push")
     again += sum(each.rows_again for each in measured.losses if each.model == "push")
-    found.append(Bar("rows that a push consumer read again", again, "= 0", again == 0))
+    found.append(none_of("rows that a push consumer read again", again))
     (parked,) = (each for each in measured.stalls if each.model == "push")
     pinned = (parked.snapshots_at_end, parked.iterators_at_end)
     found.append(
@@ -204,13 +204,8 @@ def _speed_bars(measured: Measured) -> list[Bar]:
     session = measured.rows_per_s("huge", "session", round_trip_s=ROUND_TRIP_S)
     steady, ahead = round(far / near, 3), round(far / session, 2)
     return [
-        Bar(
-            "push at 50 ms over push at 0",
-            steady,
-            f">= {STEADY_RATIO_MIN}",
-            steady >= STEADY_RATIO_MIN,
-        ),
-        Bar("push over session at 50 ms", ahead, f">= {PUSH_RATIO_MIN}", ahead >= PUSH_RATIO_MIN),
+        at_least("push at 50 ms over push at 0", steady, STEADY_RATIO_MIN),
+        at_least("push over session at 50 ms", ahead, PUSH_RATIO_MIN),
     ]
 
 
