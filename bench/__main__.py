@@ -26,10 +26,16 @@ _plots = click.option(
 )
 
 
+def _number(name: str, default: int, about: str, *, least: int = 1) -> Callable[[Command], Command]:
+    return click.option(name, type=click.IntRange(least), default=default, show_default=True, help=about)
+
+
+def _numbers(*names: str, about: str) -> Callable[[Command], Command]:
+    return click.option(*names, type=click.IntRange(1), multiple=True, help=about)
+
+
 def _rounds(default: int = 5) -> Callable[[Command], Command]:
-    return click.option(
-        "--rounds", type=click.IntRange(1), default=default, show_default=True, help="Interleaved rounds."
-    )
+    return _number("--rounds", default, "Interleaved rounds.")
 
 
 @click.group()
@@ -41,13 +47,7 @@ def main() -> None:
 @click.option(
     "--output", type=click.Path(path_type=Path, dir_okay=False), default=Path("demo.json"), show_default=True
 )
-@click.option(
-    "--rounds",
-    type=click.IntRange(1),
-    default=2,
-    show_default=True,
-    help="Scans per mode and bucket under writes.",
-)
+@_number("--rounds", 2, "Scans per mode and bucket under writes.")
 @click.option("--seed", type=int, default=2013, show_default=True, help="Chooses what the writer changes.")
 def demo(output: Path, rounds: int, seed: int) -> None:
     """Real flights, pushed into Spark while they change, beside the pull way.
@@ -67,10 +67,8 @@ def demo(output: Path, rounds: int, seed: int) -> None:
 @click.option(
     "--mb", "megabytes", type=click.IntRange(10), default=1000, show_default=True, help="A round's MB."
 )
-@click.option(
-    "--size", "sizes", type=click.IntRange(1), multiple=True, help="Message bytes; may be repeated."
-)
-@click.option("--streams", type=click.IntRange(1), multiple=True, help="Concurrent calls; may be repeated.")
+@_numbers("--size", "sizes", about="Message bytes; may be repeated.")
+@_numbers("--streams", about="Concurrent calls; may be repeated.")
 @click.option("--tls/--plaintext", "tls", default=None, help="Only this; both by default.")
 def transport(
     output: Path | None,
@@ -128,9 +126,7 @@ def credit(output: Path | None) -> None:
 @main.command()
 @_json
 @_rounds(3)
-@click.option(
-    "--megabytes", type=click.IntRange(10), default=200, show_default=True, help="Rows of one scan."
-)
+@_number("--megabytes", 200, "Rows of one scan.", least=10)
 def credit_sizes(output: Path | None, rounds: int, megabytes: int) -> None:
     """Fixed credit and the one that sizes itself, over lines of 0 to 100 ms.
 
@@ -197,7 +193,7 @@ def budgets(output: Path | None) -> None:
 
 @main.command()
 @_json
-@click.option("--seeds", type=click.IntRange(1), default=500, show_default=True, help="How many runs.")
+@_number("--seeds", 500, "How many runs.")
 @click.option("--first-seed", type=int, default=0, show_default=True, help="Seed of the first of them.")
 @click.option("--seed", type=int, default=None, help="Only this one.")
 @click.option("--verbose", "-v", is_flag=True, help="Print everything that happens.")
@@ -232,18 +228,10 @@ def continuation(output: Path | None, quick: bool, plots: Path | None) -> None:
 @main.command()
 @_json
 @_rounds()
-@click.option("--requests", type=click.IntRange(1), default=20, show_default=True, help="Of each round.")
-@click.option("--rows", type=click.IntRange(1), default=8192, show_default=True, help="Of a request.")
-@click.option(
-    "--large", type=click.IntRange(1), default=300_000, show_default=True, help="Rows of one large commit."
-)
-@click.option(
-    "--load",
-    type=click.IntRange(1),
-    default=5_000_000,
-    show_default=True,
-    help="Rows of the file that is loaded.",
-)
+@_number("--requests", 20, "Of each round.")
+@_number("--rows", 8192, "Of a request.")
+@_number("--large", 300_000, "Rows of one large commit.")
+@_number("--load", 5_000_000, "Rows of the file that is loaded.")
 def writes(output: Path | None, rounds: int, requests: int, rows: int, large: int, load: int) -> None:
     """Commits beside rocksdict's own batches, and what scans wait for beside a large one.
 
@@ -264,9 +252,7 @@ def writes(output: Path | None, rounds: int, requests: int, rows: int, large: in
     multiple=True,
     help="Only this; may be repeated.",
 )
-@click.option(
-    "--rows", type=click.IntRange(100_000), default=1_000_000, show_default=True, help="Of 86 B each."
-)
+@_number("--rows", 1_000_000, "Of 86 B each.", least=100_000)
 @click.option(
     "--width",
     "widths",
@@ -274,32 +260,15 @@ def writes(output: Path | None, rounds: int, requests: int, rows: int, large: in
     multiple=True,
     help="Scans: bytes of a row; may be repeated; both by default.",
 )
-@click.option(
-    "--buckets",
-    type=click.IntRange(1),
-    multiple=True,
-    help="Scans: of the table; may be repeated; 1 and 4 by default.",
+@_numbers("--buckets", about="Scans: of the table; may be repeated; 1 and 4 by default.")
+@_numbers(
+    "--crowd", "crowds", about="Concurrent: so many scans; may be repeated; 1, 4, 16 and 64 by default."
 )
-@click.option(
-    "--crowd",
-    "crowds",
-    type=click.IntRange(1),
-    multiple=True,
-    help="Concurrent: so many scans; may be repeated; 1, 4, 16 and 64 by default.",
-)
-@click.option(
-    "--crowd-rows",
-    type=click.IntRange(8192),
-    default=50_000,
-    show_default=True,
-    help="Concurrent: of the table.",
-)
-@click.option(
-    "--far-rows", type=click.IntRange(1000), default=10_000_000, show_default=True, help="Far: of the table."
-)
+@_number("--crowd-rows", 50_000, "Concurrent: of the table.", least=8192)
+@_number("--far-rows", 10_000_000, "Far: of the table.", least=1000)
 @click.option("--thorough", is_flag=True, help="Growth: ten million rows; takes four minutes more.")
 @_rounds()
-@click.option("--calls", type=click.IntRange(1), default=2000, show_default=True, help="Calls: of a round.")
+@_number("--calls", 2000, "Calls: of a round.")
 def peers(
     output: Path | None,
     plots: Path | None,
@@ -347,21 +316,17 @@ def peers(
     multiple=True,
     help="Only this; may be repeated.",
 )
-@click.option("--tails", type=click.IntRange(1), multiple=True, help="Latency: so many; may be repeated.")
-@click.option(
-    "--readers", type=click.IntRange(1), multiple=True, help="Throughput: so many; may be repeated."
-)
+@_numbers("--tails", about="Latency: so many; may be repeated.")
+@_numbers("--readers", about="Throughput: so many; may be repeated.")
 @click.option(
     "--distance-ms", "distances", type=click.FloatRange(0), multiple=True, help="Round trip; may be repeated."
 )
 @click.option(
     "--seconds", type=click.FloatRange(0.1), default=10.0, show_default=True, help="Of writing for a latency."
 )
-@click.option(
-    "--rows", type=click.IntRange(500), default=100_000, show_default=True, help="Throughput: of a run."
-)
-@click.option("--idle", type=click.IntRange(1), default=10_000, show_default=True, help="Idle tails.")
-@click.option("--rounds", type=click.IntRange(1), default=9, show_default=True, help="Beside a slow tail.")
+@_number("--rows", 100_000, "Throughput: of a run.", least=500)
+@_number("--idle", 10_000, "Idle tails.")
+@_number("--rounds", 9, "Beside a slow tail.")
 def tail(
     output: Path | None,
     plots: Path | None,
@@ -409,7 +374,7 @@ def tail(
     multiple=True,
     help="Every query in this mode; may be repeated. Otherwise all in push, and 1, 3, 6, 12 and 14 in all.",
 )
-@click.option("--buckets", type=click.IntRange(1), default=4, show_default=True, help="Of each large table.")
+@_number("--buckets", 4, "Of each large table.")
 @click.option(
     "--while-writing", is_flag=True, help="Orders and their items change meanwhile; one lease is read."
 )
@@ -439,11 +404,9 @@ def tpch(
 
 @main.command()
 @_json
-@click.option("--rows", type=click.IntRange(1000), default=3_000_000, show_default=True, help="Of a read.")
+@_number("--rows", 3_000_000, "Of a read.", least=1000)
 @_rounds()
-@click.option(
-    "--tasks", type=click.IntRange(1), multiple=True, help="So many; may be repeated; 1, 2 and 4 by default."
-)
+@_numbers("--tasks", about="So many; may be repeated; 1, 2 and 4 by default.")
 @click.option("--image", "images", is_flag=True, help="The server reads from a columnar image.")
 def spark(output: Path | None, rows: int, rounds: int, tasks: tuple[int, ...], images: bool) -> None:
     """Rows a second that Spark reads from weir, beside batches that are ready in memory.
@@ -457,10 +420,10 @@ def spark(output: Path | None, rows: int, rounds: int, tasks: tuple[int, ...], i
 
 @main.command("spark-write")
 @_json
-@click.option("--rows", type=click.IntRange(1000), default=1_000_000, show_default=True, help="Of a write.")
+@_number("--rows", 1_000_000, "Of a write.", least=1000)
 @_rounds()
-@click.option("--tasks", type=click.IntRange(1), default=2, show_default=True, help="Of Spark's writes.")
-@click.option("--buckets", type=click.IntRange(1), default=4, show_default=True, help="Of the tables.")
+@_number("--tasks", 2, "Of Spark's writes.")
+@_number("--buckets", 4, "Of the tables.")
 def spark_write(output: Path | None, rows: int, rounds: int, tasks: int, buckets: int) -> None:
     """Rows a second that Spark writes to weir, beside a client that writes them.
 
@@ -473,9 +436,7 @@ def spark_write(output: Path | None, rows: int, rounds: int, tasks: int, buckets
 
 @main.command()
 @_json
-@click.option(
-    "--rows", type=click.IntRange(1000), default=1_000_000, show_default=True, help="Of the bucket."
-)
+@_number("--rows", 1_000_000, "Of the bucket.", least=1000)
 @_rounds()
 def image(output: Path | None, rows: int, rounds: int) -> None:
     """Whole scans from an image beside those of the row store, fresh and after changes.
@@ -491,9 +452,7 @@ def image(output: Path | None, rows: int, rounds: int) -> None:
 
 @main.command("image-building")
 @_json
-@click.option(
-    "--rows", type=click.IntRange(1000), default=2_000_000, show_default=True, help="Of the bucket."
-)
+@_number("--rows", 2_000_000, "Of the bucket.", least=1000)
 @_rounds(3)
 def image_building(output: Path | None, rows: int, rounds: int) -> None:
     """Short scans and writes while an image is made, and while none is.
@@ -507,13 +466,9 @@ def image_building(output: Path | None, rows: int, rounds: int) -> None:
 
 @main.command("as-of")
 @_json
-@click.option("--rows", type=click.IntRange(1), default=1_000_000, show_default=True, help="Of the bucket.")
-@click.option(
-    "--changes", type=click.IntRange(0), default=1_000_000, show_default=True, help="Since the offset."
-)
-@click.option(
-    "--memory-mib", type=click.IntRange(1), default=64, show_default=True, help="What the overlay may take."
-)
+@_number("--rows", 1_000_000, "Of the bucket.")
+@_number("--changes", 1_000_000, "Since the offset.", least=0)
+@_number("--memory-mib", 64, "What the overlay may take.")
 def as_of(output: Path | None, rows: int, changes: int, memory_mib: int) -> None:
     """A bucket as of an offset that many changes have passed since: how fast, and in how much memory?
 
@@ -526,20 +481,14 @@ def as_of(output: Path | None, rows: int, changes: int, memory_mib: int) -> None
 
 @main.command()
 @_json
-@click.option("--rows", type=click.IntRange(100), default=3000, show_default=True, help="Of the table.")
+@_number("--rows", 3000, "Of the table.", least=100)
 @click.option(
     "--positions",
     default="all",
     show_default=True,
     help="`frames`: every end of a frame; `all`: those, and places inside; or a number of ends of frames.",
 )
-@click.option(
-    "--inside",
-    type=click.IntRange(0),
-    default=200,
-    show_default=True,
-    help="Places inside frames, by chance.",
-)
+@_number("--inside", 200, "Places inside frames, by chance.", least=0)
 @click.option("--store", type=click.Choice(["memory", "rocks"]), default="memory", show_default=True)
 @click.option("--only", multiple=True, metavar="NAME", help="Only this scenario; may be repeated.")
 @click.option("--seed", type=int, default=4, show_default=True, help="Chooses what is left to chance.")
@@ -581,7 +530,7 @@ def cuts(
 
 @main.command("tail-kills")
 @_json
-@click.option("--kills", type=click.IntRange(1), default=50, show_default=True, help="How often.")
+@_number("--kills", 50, "How often.")
 @click.option("--seed", type=int, default=1, show_default=True, help="Chooses the writes and the moments.")
 def tail_kills(output: Path | None, kills: int, seed: int) -> None:
     """Snapshot and changes under a server that is killed: do they give the table at every later commit?
@@ -595,7 +544,7 @@ def tail_kills(output: Path | None, kills: int, seed: int) -> None:
 
 @main.command()
 @_json
-@click.option("--kills", type=click.IntRange(1), default=20, show_default=True, help="How often.")
+@_number("--kills", 20, "How often.")
 @click.option("--seed", type=int, default=1, show_default=True, help="Chooses the writes and the moments.")
 def replica(output: Path | None, kills: int, seed: int) -> None:
     """A table that a stream of Spark keeps a copy of another, killed on the way: is it one, and each change once?
@@ -609,10 +558,10 @@ def replica(output: Path | None, kills: int, seed: int) -> None:
 
 @main.command()
 @_json
-@click.option("--cases", type=click.IntRange(1), default=1000, show_default=True, help="How many.")
+@_number("--cases", 1000, "How many.")
 @click.option("--seed", type=int, default=1, show_default=True, help="Chooses histories and faults.")
 @click.option("--case", type=click.IntRange(0), default=None, help="Only this one.")
-@click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, help="How many at a time.")
+@_number("--jobs", 1, "How many at a time.")
 def faults(output: Path | None, cases: int, seed: int, case: int | None, jobs: int) -> None:
     """Damaged, moved, older and withheld files: an error, or exactly a state that was acknowledged?
 
@@ -627,11 +576,11 @@ def faults(output: Path | None, cases: int, seed: int, case: int | None, jobs: i
 @main.command()
 @_json
 @click.option("--seed", type=int, default=1, show_default=True, help="Draws the mutants.")
-@click.option("--count", type=click.IntRange(1), default=60, show_default=True, help="How many mutants.")
+@_number("--count", 60, "How many mutants.")
 @click.option(
     "--only", multiple=True, metavar="TEXT", help="Modules with this in their path; may be repeated."
 )
-@click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, help="How many at a time.")
+@_number("--jobs", 1, "How many at a time.")
 @click.option(
     "--again",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
