@@ -26,7 +26,8 @@ from bench.harness.errors import BenchFailed
 from bench.harness.isolation import CheckedScan, check_under_writes
 from bench.harness.loading import histories, load
 from bench.harness.oracle import BucketHistory
-from bench.harness.server import RunningServer, running_server
+from bench.harness.processes import Peer
+from bench.harness.server import running_server
 from bench.harness.spark import spark_session
 from bench.harness.writer import Writer
 
@@ -62,9 +63,7 @@ def run(output: Path, console: Console, *, rounds: int, seed: int) -> Findings:
     return findings
 
 
-def _acts(
-    server: RunningServer, rows: pa.Table, csv: Path, console: Console, *, rounds: int, seed: int
-) -> Findings:
+def _acts(server: Peer, rows: pa.Table, csv: Path, console: Console, *, rounds: int, seed: int) -> Findings:
     with scanner.sync.connect(server.endpoint) as client:
         started = time.monotonic()
         ends = load(client, rows, console)
@@ -96,7 +95,7 @@ def _acts(
     )
 
 
-def _in_spark(server: RunningServer, csv: Path, console: Console) -> SparkResult:
+def _in_spark(server: Peer, csv: Path, console: Console) -> SparkResult:
     console.print("Spark reads the table by " + " and by ".join(MODES) + ", and the CSV")
     with spark_session("weir demo") as session:
         return read_by_spark(session, server.endpoint, csv, MODES)
@@ -104,7 +103,7 @@ def _in_spark(server: RunningServer, csv: Path, console: Console) -> SparkResult
 
 def _under_writes(
     client: scanner.sync.Client,
-    server: RunningServer,
+    server: Peer,
     known: dict[int, BucketHistory],
     console: Console,
     *,

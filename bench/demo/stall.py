@@ -15,7 +15,7 @@ from bench.harness import flights
 from bench.harness.errors import BenchFailed
 from bench.harness.isolation import small_scan
 from bench.harness.oracle import BucketHistory
-from bench.harness.server import RunningServer
+from bench.harness.processes import Peer
 
 STALL_S = 3.0
 SAMPLE_S = 0.1
@@ -41,9 +41,7 @@ class Stall:
     """Rows of the whole scan."""
 
 
-def stall(
-    client: scanner.sync.Client, server: RunningServer, history: BucketHistory, mode: str, bucket: int
-) -> Stall:
+def stall(client: scanner.sync.Client, server: Peer, history: BucketHistory, mode: str, bucket: int) -> Stall:
     """Read one batch, nothing for `STALL_S` seconds, then the rest. Nobody writes meanwhile.
 
     Raises:

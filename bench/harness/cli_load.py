@@ -8,8 +8,6 @@ import sys
 import time
 from pathlib import Path
 
-import psutil
-
 from bench.harness.errors import BenchFailed
 from bench.harness.server import running_server
 
@@ -34,20 +32,14 @@ def timed_load(scratch: Path, file: Path, rows: int) -> tuple[float, float]:
     weir = str(Path(sys.executable).with_name("weir"))
     with running_server(scratch) as server:
         command = [weir, "load", str(file), "-k", "id", "--buckets", str(BUCKETS), "-e", server.endpoint]
-        process = psutil.Process(server.pid)
-        cpu, started = _cpu_s(process) + _children_cpu_s(), time.perf_counter()
+        cpu, started = server.cpu_s() + _children_cpu_s(), time.perf_counter()
         try:
             subprocess.run(command, check=True, capture_output=True, text=True)
         except subprocess.CalledProcessError as error:
             raise BenchFailed(f"weir load failed: {error.stderr}") from error
         seconds = time.perf_counter() - started
-        cpu = _cpu_s(process) + _children_cpu_s() - cpu
+        cpu = server.cpu_s() + _children_cpu_s() - cpu
     return rows / seconds, rows / cpu
-
-
-def _cpu_s(process: psutil.Process) -> float:
-    times = process.cpu_times()
-    return float(times.user + times.system)
 
 
 def _children_cpu_s() -> float:

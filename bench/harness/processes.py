@@ -32,16 +32,12 @@ class Peer:
     """
 
     def __init__(self, pid: int, port: int) -> None:
+        self.pid = pid
         self._process = psutil.Process(pid)
         # The kernel's name of the CPU clock of another process: in nanoseconds, threads that have ended included.
         self._clock = (~pid << 3) | 2
         self.endpoint = f"127.0.0.1:{port}"
         self.port = port
-
-    @classmethod
-    def of(cls, pid: int, endpoint: str) -> Peer:
-        """A server whose HOST:PORT is known."""
-        return cls(pid, int(endpoint.rpartition(":")[2]))
 
     def cpu_s(self) -> float:
         """CPU seconds so far."""

@@ -12,13 +12,11 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-import psutil
-
 from bench.harness.errors import BenchFailed
+from bench.harness.processes import Peer
 
 READY_PREFIX = "listening on "
 READY_TIMEOUT_S = 300.0
@@ -26,21 +24,8 @@ READY_TIMEOUT_S = 300.0
 EXIT_TIMEOUT_S = 300.0
 
 
-@dataclass(frozen=True, slots=True)
-class RunningServer:
-    """A server that listens."""
-
-    endpoint: str
-    """HOST:PORT."""
-    pid: int
-
-    def resident_bytes(self) -> int:
-        """The resident memory of the server process now."""
-        return int(psutil.Process(self.pid).memory_info().rss)
-
-
 @contextmanager
-def running_server(data: Path, *options: str) -> Iterator[RunningServer]:
+def running_server(data: Path, *options: str) -> Iterator[Peer]:
     """Start `weir serve` on a free port of the loopback interface; end it when the block ends.
 
     Args:
@@ -71,7 +56,7 @@ def running_server(data: Path, *options: str) -> Iterator[RunningServer]:
             raise BenchFailed(f"{command[0]} is not there: run `make install`") from error
         with process:
             try:
-                yield RunningServer(endpoint=_wait_ready(process, log), pid=process.pid)
+                yield Peer(process.pid, _wait_ready(process, log))
             except BaseException:
                 _end(process)
                 raise
@@ -80,7 +65,7 @@ def running_server(data: Path, *options: str) -> Iterator[RunningServer]:
             raise BenchFailed(f"the server ended with status {status} on SIGTERM: {_last_line(log)}")
 
 
-def _wait_ready(process: subprocess.Popen[str], log: IO[str]) -> str:
+def _wait_ready(process: subprocess.Popen[str], log: IO[str]) -> int:
     assert process.stdout is not None
     deadline = time.monotonic() + READY_TIMEOUT_S
     with selectors.DefaultSelector() as selector:
@@ -90,7 +75,7 @@ def _wait_ready(process: subprocess.Popen[str], log: IO[str]) -> str:
                 break
             line = process.stdout.readline()
             if line.startswith(READY_PREFIX):
-                return line.removeprefix(READY_PREFIX).split()[0]
+                return int(line.split()[2].rpartition(":")[2])
             if not line:
                 raise BenchFailed(f"the server did not start: {_last_line(log)}")
     raise BenchFailed(f"the server was not ready within {READY_TIMEOUT_S:.0f} s: {_last_line(log)}")

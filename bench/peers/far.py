@@ -15,7 +15,7 @@ import scanner.sync
 from bench.harness.bars import Bar, at_least
 from bench.harness.errors import BenchFailed
 from bench.harness.links import Link
-from bench.harness.processes import Peer, answer_all, running_worker
+from bench.harness.processes import answer_all, running_worker
 from bench.harness.server import running_server
 from bench.peers.rows import WIDTHS
 from bench.peers.servers import TABLE, load
@@ -97,12 +97,11 @@ def measure(rows: int, rounds: int, log: Callable[[str], object]) -> list[Far]:
         load(server.endpoint, WIDTHS["86"], rows, 1)
         with scanner.sync.connect(server.endpoint) as client:
             client.make_images(TABLE)
-        peer = Peer.of(server.pid, server.endpoint)
         with running_worker(far_reader) as worker:
             for number in range(rounds):
                 log(f"far: round {number + 1} of {rounds}")
                 for each in found:
-                    cpu_s = peer.cpu_s()
+                    cpu_s = server.cpu_s()
                     read, seconds, first_s = worker.do(
                         (server.endpoint, each.mode, each.round_trip_s, each.bytes_per_s)
                     )
@@ -110,8 +109,8 @@ def measure(rows: int, rounds: int, log: Callable[[str], object]) -> list[Far]:
                         raise BenchFailed(f"{each.mode} read {read} rows of {rows}")
                     each.rows_per_s.append(round(rows / seconds))
                     each.first_batch_ms.append(round(first_s * 1e3, 2))
-                    each.server_us_per_row.append(round((peer.cpu_s() - cpu_s) * 1e6 / rows, 4))
-                    each.server_resident_bytes = max(each.server_resident_bytes, peer.resident_bytes())
+                    each.server_us_per_row.append(round((server.cpu_s() - cpu_s) * 1e6 / rows, 4))
+                    each.server_resident_bytes = max(each.server_resident_bytes, server.resident_bytes())
     return found
 
 

@@ -91,7 +91,7 @@ def running_weir(
     if certificates is not None:
         options += ["--tls-cert", str(certificates.certificate), "--tls-key", str(certificates.key)]
     with running_server(data, *options) as server:
-        yield Peer.of(server.pid, server.endpoint)
+        yield server
 
 
 @contextmanager

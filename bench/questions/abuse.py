@@ -33,7 +33,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import psutil
 import pyarrow as pa
 from rich.table import Table
 
@@ -43,8 +42,8 @@ from bench.attacks.peer import Ended, RawPeer
 from bench.attacks.scans import TABLE
 from bench.harness.bars import Bar, write_json
 from bench.harness.errors import BenchFailed
-from bench.harness.processes import running_process
-from bench.harness.server import RunningServer, running_server
+from bench.harness.processes import Peer, running_process
+from bench.harness.server import running_server
 from transport.errors import error_code_name
 
 if TYPE_CHECKING:
@@ -172,16 +171,15 @@ class _Children:
     client: Connection
 
 
-def measure(server: RunningServer, children: _Children, name: str) -> Measured:
+def measure(server: Peer, children: _Children, name: str) -> Measured:
     """One attack, alone and then beside the well-behaved client."""
-    process = psutil.Process(server.pid)
-    before, cpu_before = server.resident_bytes(), _cpu_s(process)
+    before, cpu_before = server.resident_bytes(), server.cpu_s()
     children.attacker.send((name, SOLO_S))
     peak = before
     while not children.attacker.poll(SAMPLE_S):
         peak = max(peak, server.resident_bytes())
     done: Done = children.attacker.recv()
-    cpu_s = _cpu_s(process) - cpu_before
+    cpu_s = server.cpu_s() - cpu_before
     after = _settled(server, before)
     left = _left_by_repeating(server, children, name)
     children.client.send(BESIDE_S / 2)
@@ -207,7 +205,7 @@ def measure(server: RunningServer, children: _Children, name: str) -> Measured:
     )
 
 
-def _left_by_repeating(server: RunningServer, children: _Children, name: str) -> int:
+def _left_by_repeating(server: Peer, children: _Children, name: str) -> int:
     """The least that one more round of an attack adds to what the server holds, in bytes."""
     least = None
     for _ in range(ROUNDS_MAX):
@@ -222,12 +220,7 @@ def _left_by_repeating(server: RunningServer, children: _Children, name: str) ->
     return least
 
 
-def _cpu_s(process: psutil.Process) -> float:
-    times = process.cpu_times()
-    return times.user + times.system
-
-
-def _settled(server: RunningServer, before: int) -> int:
+def _settled(server: Peer, before: int) -> int:
     deadline = time.monotonic() + SETTLE_S
     while (left := server.resident_bytes() - before) > LEFT_BYTES_MAX / 2 and time.monotonic() < deadline:
         time.sleep(SAMPLE_S)
@@ -235,7 +228,7 @@ def _settled(server: RunningServer, before: int) -> int:
 
 
 @contextmanager
-def _running() -> Iterator[tuple[RunningServer, _Children]]:
+def _running() -> Iterator[tuple[Peer, _Children]]:
     with tempfile.TemporaryDirectory() as directory, running_server(Path(directory) / "data") as server:
         with scanner.sync.connect(server.endpoint) as client:
             schema = pa.schema([("k", pa.int64()), ("text", pa.string())])

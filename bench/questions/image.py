@@ -43,16 +43,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import psutil
 import pyarrow as pa
 from rich.table import Table
 
 import scanner.sync
 from bench.harness.bars import Bar, at_least, write_json
-from bench.harness.server import RunningServer, running_server
+from bench.harness.server import running_server
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from bench.harness.processes import Peer
 
 SCHEMA = pa.schema(
     [
@@ -214,9 +215,7 @@ def sample_rows(ids: range, version: int) -> pa.Table:
     )
 
 
-def _measure(
-    server: RunningServer, scan: scanner.sync.Scan, rows: int, rounds: int, changed: str
-) -> Measured:
+def _measure(server: Peer, scan: scanner.sync.Scan, rows: int, rounds: int, changed: str) -> Measured:
     scans = {"chosen": scan, "row store": scan.limit(rows)}
     found: dict[str, list[Scanned]] = {name: [] for name in scans}
     for each in scans.values():
@@ -227,17 +226,14 @@ def _measure(
     return Measured(changed, found["chosen"], found["row store"])
 
 
-def _scan(server: RunningServer, scan: scanner.sync.Scan) -> Scanned:
-    process = psutil.Process(server.pid)
-    cpu, started, rows = sum(process.cpu_times()[:2]), time.perf_counter(), 0
+def _scan(server: Peer, scan: scanner.sync.Scan) -> Scanned:
+    cpu, started, rows = server.cpu_s(), time.perf_counter(), 0
     with scan.execute() as batches:
         for batch in batches:
             rows += batch.num_rows
     seconds = time.perf_counter() - started
     (bucket,) = batches.statistics().buckets
-    return Scanned(
-        rows, bucket.digest, " ".join(bucket.read_sources), seconds, sum(process.cpu_times()[:2]) - cpu
-    )
+    return Scanned(rows, bucket.digest, " ".join(bucket.read_sources), seconds, server.cpu_s() - cpu)
 
 
 def _rate(scans: list[Scanned]) -> float:

@@ -33,8 +33,8 @@ from rich.table import Table
 import scanner.sync
 from bench.harness.bars import Bar, at_most, write_json
 from bench.harness.errors import BenchFailed
-from bench.harness.processes import running_process
-from bench.harness.server import RunningServer, running_server
+from bench.harness.processes import Peer, running_process
+from bench.harness.server import running_server
 from bench.questions.image import LOAD_ROWS, SCHEMA, sample_rows
 from scanner.data.keys import KeyCodec
 from scanner.data.rows import RowCodec, keys_of_rows
@@ -134,12 +134,12 @@ def _running(make: Callable[[], None]) -> Iterator[Callable[[], bool]]:
         raise failures[0]
 
 
-def _make(server: RunningServer) -> None:
+def _make(server: Peer) -> None:
     with scanner.sync.connect(server.endpoint) as client:
         client.make_images(TABLE)
 
 
-def _make_beside(server: RunningServer, data: Path) -> None:
+def _make_beside(server: Peer, data: Path) -> None:
     with scanner.sync.connect(server.endpoint) as client:
         client.checkpoint(TABLE)
     image = data.with_name("image")

@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Final
 import scanner.sync
 from bench.harness.bars import Bar, at_least, write_json
 from bench.harness.errors import BenchFailed
-from bench.harness.server import RunningServer, running_server
+from bench.harness.server import running_server
 from bench.harness.sheet import Sheet
 from bench.harness.spark import spark_session
 from bench.peers.rows import PRIMARY_KEY, SCHEMA, WIDTHS, pieces
@@ -47,6 +47,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
     from rich.console import Console
+
+    from bench.harness.processes import Peer
 
 TASKS: Final = (1, 2, 4)
 TWO_OVER_ONE_MIN: Final = 1.6
@@ -88,7 +90,7 @@ class Reads:
     """
 
     def __init__(
-        self, spark: SparkSession, server: RunningServer, directory: Path, rows: int, *, images: bool
+        self, spark: SparkSession, server: Peer, directory: Path, rows: int, *, images: bool
     ) -> None:
         self._spark = spark
         self._server = server

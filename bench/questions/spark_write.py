@@ -28,7 +28,7 @@ import psutil
 import scanner.sync
 from bench.harness.bars import Bar, at_least, write_json
 from bench.harness.errors import BenchFailed
-from bench.harness.server import RunningServer, running_server
+from bench.harness.server import running_server
 from bench.harness.sheet import Sheet
 from bench.harness.spark import spark_session
 from bench.peers.rows import PRIMARY_KEY, SCHEMA, WIDTHS, pieces
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
     from rich.console import Console
+
+    from bench.harness.processes import Peer
 
 OVER_CLIENT_MIN: Final = 0.4
 WAYS: Final = ("client", "staged", "spark")
@@ -68,7 +70,7 @@ class Writes:
     def __init__(
         self,
         spark: SparkSession,
-        server: RunningServer,
+        server: Peer,
         client: scanner.sync.Client,
         *,
         rows: int,

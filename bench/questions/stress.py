@@ -36,11 +36,13 @@ from bench.harness.consumers import Consumer, Findings
 from bench.harness.fault_proxy import FaultProxy, open_fault_proxy
 from bench.harness.holdings import Holdings, ask_holdings
 from bench.harness.ledger import BUCKETS, SCHEMA, TABLE, Ledger, Writer, rows
-from bench.harness.server import RunningServer, running_server
+from bench.harness.server import running_server
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.status import Status
+
+    from bench.harness.processes import Peer
 
 ROWS, ROWS_SHORT = 60_000, 12_000
 CONSUMERS = 16
@@ -83,7 +85,7 @@ class Stress:
         seed: Chooses everything.
     """
 
-    def __init__(self, server: RunningServer, seconds: float, seed: int) -> None:
+    def __init__(self, server: Peer, seconds: float, seed: int) -> None:
         self._server = server
         self._process = psutil.Process(server.pid)
         self._seconds = seconds
