@@ -25,11 +25,10 @@ writes the octet to the JVM. What does not grow with the rows counts as much in 
 
 from __future__ import annotations
 
-import statistics
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -40,7 +39,7 @@ from bench.harness.server import running_server
 from bench.harness.sheet import Sheet
 from bench.harness.spark import spark_session
 from bench.peers.rows import PRIMARY_KEY, SCHEMA, WIDTHS, pieces
-from bench.reading.cpu import Cpu, cpu_now
+from bench.reading.cpu import Cpu, Measured, cpu_now
 from bench.reading.ready_source import ReadySource, keep
 
 if TYPE_CHECKING:
@@ -68,14 +67,6 @@ class Way:
 
     def __str__(self) -> str:
         return f"{self.source} x {self.tasks}"
-
-
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """The rounds of one way."""
-
-    rows_per_s: list[float] = field(default_factory=list)
-    cpu_us_per_row: list[dict[str, float]] = field(default_factory=list)
 
 
 class Reads:
@@ -204,27 +195,14 @@ def judge(measured: Mapping[Way, Measured]) -> list[Bar]:
     found = []
     for name, mine, other, least in wanted:
         if mine in measured and other in measured:
-            ratio = _ratio(measured[mine], measured[other])
+            ratio = measured[mine].over(measured[other])
             found.append(at_least(name, ratio, least))
     return found
 
 
-def _ratio(mine: Measured, other: Measured) -> float:
-    """The median of the rounds' ratios: each round's ways ran one after the other."""
-    return round(statistics.median(a / b for a, b in zip(mine.rows_per_s, other.rows_per_s, strict=True)), 2)
-
-
 def _table(measured: Mapping[Way, Measured]) -> Sheet:
     rows = [
-        (
-            str(way),
-            f"{statistics.median(each.rows_per_s):,.0f}",
-            f"{_ratio(each, measured[Way(READY, way.tasks)]):.2f}",
-            *(
-                f"{statistics.median(of[name] for of in each.cpu_us_per_row):.2f}"
-                for name in ("server", "workers", "jvm")
-            ),
-        )
+        (str(way), *each.cells(measured[Way(READY, way.tasks)], ("server", "workers", "jvm")))
         for way, each in measured.items()
     ]
     return Sheet("medians", ("", "rows/s", "of ready", "CPU us/row: server", "workers", "JVM"), rows)

@@ -15,11 +15,9 @@ reading to a write, and Spark adds the way from the JVM to Python, a pipe of Arr
 
 from __future__ import annotations
 
-import statistics
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -32,7 +30,7 @@ from bench.harness.server import running_server
 from bench.harness.sheet import Sheet
 from bench.harness.spark import spark_session
 from bench.peers.rows import PRIMARY_KEY, SCHEMA, WIDTHS, pieces
-from bench.reading.cpu import Cpu, cpu_now
+from bench.reading.cpu import Cpu, Measured, cpu_now
 from spark_source import register
 
 if TYPE_CHECKING:
@@ -45,14 +43,6 @@ if TYPE_CHECKING:
 OVER_CLIENT_MIN: Final = 0.4
 WAYS: Final = ("client", "staged", "spark")
 _TABLE: Final = "written"
-
-
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """The rounds of one way."""
-
-    rows_per_s: list[float] = field(default_factory=list)
-    cpu_us_per_row: list[dict[str, float]] = field(default_factory=list)
 
 
 class Writes:
@@ -168,7 +158,7 @@ def run(
                 measured[way].cpu_us_per_row.append(spent)
                 console.print(f"round {number + 1} of {rounds}: {way}: {rows / seconds:,.0f} rows/s")
     console.print(_table(measured).rich())
-    ratio = _ratio(measured["spark"], measured["client"])
+    ratio = measured["spark"].over(measured["client"])
     found = [at_least("spark over client", ratio, OVER_CLIENT_MIN)]
     write_json(output, found, rows=rows, tasks=tasks, buckets=buckets, ways=measured)
     return found
@@ -179,22 +169,9 @@ def _own_cpu_s() -> float:
     return float(times.user + times.system)
 
 
-def _ratio(mine: Measured, other: Measured) -> float:
-    """The median of the rounds' ratios: each round's ways ran one after the other."""
-    return round(statistics.median(a / b for a, b in zip(mine.rows_per_s, other.rows_per_s, strict=True)), 2)
-
-
 def _table(measured: Mapping[str, Measured]) -> Sheet:
     rows = [
-        (
-            way,
-            f"{statistics.median(each.rows_per_s):,.0f}",
-            f"{_ratio(each, measured['client']):.2f}",
-            *(
-                f"{statistics.median(of[name] for of in each.cpu_us_per_row):.2f}"
-                for name in ("server", "workers", "jvm", "client")
-            ),
-        )
+        (way, *each.cells(measured["client"], ("server", "workers", "jvm", "client")))
         for way, each in measured.items()
     ]
     headings = ("", "rows/s", "of client", "CPU us/row: server", "workers", "JVM", "client")

@@ -45,6 +45,7 @@ import trio
 from bench.harness.bars import Bar, at_least, at_most, write_json
 from bench.harness.cli_load import timed_load
 from bench.harness.sheet import Sheet
+from bench.peers.spread import ratio
 from bench.tpch.data import PRIMARY_KEYS, generate, read_rows, table_schema
 from scanner.data.table import TableDescription
 from scanner.server.config import ScannerConfig
@@ -334,9 +335,7 @@ def _shuffled(count: int) -> list[int]:
 
 
 def _ratio(rates: dict[str, Rate], way: str, other: str, *, cpu: bool = False) -> float:
-    """The median of the rounds' ratios: each round's ways ran one after the other."""
-    mine, theirs = ((rates[each].by_cpu if cpu else rates[each].by_clock) for each in (way, other))
-    return round(statistics.median([a / b for a, b in zip(mine, theirs, strict=True)]), 2)
+    return ratio(*(rates[each].by_cpu if cpu else rates[each].by_clock for each in (way, other)))
 
 
 def _bars(rates: dict[str, Rate], share: float, disks: dict[str, Disk]) -> list[Bar]:

@@ -1,11 +1,15 @@
-"""CPU seconds of the processes that a read in Spark goes through, as the kernel counts them."""
+"""Rows a second through Spark, and CPU seconds of the processes that they go through, as the kernel counts them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import statistics
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Self
 
 import psutil
+
+from bench.peers.spread import ratio
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +31,26 @@ class Cpu:
             "workers": round(self.workers / rows * 1e6, 3),
             "jvm": round(self.jvm / rows * 1e6, 3),
         }
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The rounds of one way."""
+
+    rows_per_s: list[float] = field(default_factory=list)
+    cpu_us_per_row: list[dict[str, float]] = field(default_factory=list)
+
+    def over(self, other: Measured) -> float:
+        """Rows a second by those of another way."""
+        return ratio(self.rows_per_s, other.rows_per_s)
+
+    def cells(self, other: Measured, processes: Iterable[str]) -> tuple[str, ...]:
+        """Medians for a table: rows a second, by those of another way, and the CPU of some processes for a row."""
+        return (
+            f"{statistics.median(self.rows_per_s):,.0f}",
+            f"{self.over(other):.2f}",
+            *(f"{statistics.median(of[name] for of in self.cpu_us_per_row):.2f}" for name in processes),
+        )
 
 
 def cpu_now(server_pid: int, jvm_pid: int) -> Cpu:

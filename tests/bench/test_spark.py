@@ -8,8 +8,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from bench.questions.spark import READY, WEIR, Measured, Way, judge
-from bench.reading.cpu import Cpu, cpu_now
+from bench.questions.spark import READY, WEIR, Way, judge
+from bench.reading.cpu import Cpu, Measured, cpu_now
 from bench.reading.ready_source import ReadySource, keep
 from spark_source.schema import arrow_schema
 from tests.support.pickling import sent_to_worker
