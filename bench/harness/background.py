@@ -2,45 +2,44 @@
 
 import threading
 from collections.abc import Callable
+from types import TracebackType
+from typing import Self
 
 from bench.harness.errors import BenchFailed
 
 
 class Background:
-    """Runs a function in a thread of its own, which looks at `stopping` again and again.
+    """Runs `_run` in a thread of its own, which looks at `stopping` again and again.
 
     Args:
-        run: What the thread does.
-        stop_s: How long the end of the function may take once it was asked for, seconds.
+        stop_s: How long its end may take once it was asked for, seconds.
     """
 
-    def __init__(self, run: Callable[[], None], stop_s: float) -> None:
-        self._run = run
+    def __init__(self, stop_s: float) -> None:
         self._stop_s = stop_s
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run_and_tell, name="writer", daemon=True)
         self.stopping = threading.Event()
-        """Set when the function is to end."""
+        """Set when it is to end."""
         self.changed = threading.Condition()
-        """Notified by the function when there is something new, and once more when it fails."""
+        """Notified when there is something new, and once more when it fails."""
 
-    def start(self) -> None:
-        """Begin."""
+    def __enter__(self) -> Self:
         self._thread.start()
+        return self
 
-    def stop(self, *, failed: bool) -> None:
-        """Have the function end.
-
-        Args:
-            failed: Whether the block failed; then that is what is told.
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Have it end; if the block failed, that is what is told.
 
         Raises:
-            BenchFailed: The function failed, or did not end in time.
+            BenchFailed: It failed, or did not end in time.
         """
         self.stopping.set()
         self._thread.join(self._stop_s)
-        if not failed:
-            self._raise_failure()
+        if kind is None:
+            self.check()
             if self._thread.is_alive():
                 raise BenchFailed(f"the writer's last write was not acknowledged within {self._stop_s:.0f} s")
 
@@ -48,16 +47,24 @@ class Background:
         """Wait until a condition holds, which is looked at each time that something has changed; whether it does.
 
         Raises:
-            BenchFailed: The function failed.
+            BenchFailed: The writer failed.
         """
         with self.changed:
             holds = self.changed.wait_for(lambda: condition() or self._failure is not None, timeout_s)
-        self._raise_failure()
+        self.check()
         return holds
 
-    def _raise_failure(self) -> None:
+    def check(self) -> None:
+        """See that it writes.
+
+        Raises:
+            BenchFailed: It failed.
+        """
         if self._failure is not None:
             raise BenchFailed(f"the writer failed: {self._failure}") from self._failure
+
+    def _run(self) -> None:
+        raise NotImplementedError
 
     def _run_and_tell(self) -> None:
         try:

@@ -10,8 +10,6 @@ It is the only writer. The histories are appended to by its thread alone, whole 
 
 import random
 from collections.abc import Mapping, Sequence
-from types import TracebackType
-from typing import Self
 
 import pyarrow as pa
 
@@ -28,7 +26,7 @@ DELETED_ROWS_MAX = 256
 PROGRESS_TIMEOUT_S = 300.0
 
 
-class Writer:
+class Writer(Background):
     """Writes from the start of the `with` block to its end.
 
     Args:
@@ -39,6 +37,7 @@ class Writer:
     """
 
     def __init__(self, endpoint: str, table: str, histories: Mapping[int, BucketHistory], seed: int) -> None:
+        super().__init__(PROGRESS_TIMEOUT_S)
         self._endpoint = endpoint
         self._table = table
         self._histories = histories
@@ -50,16 +49,6 @@ class Writer:
         ]
         self._deleted: list[int] = []
         self._version = 0
-        self._background = Background(self._run, PROGRESS_TIMEOUT_S)
-
-    def __enter__(self) -> Self:
-        self._background.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._background.stop(failed=kind is not None)
 
     def wait_past(self, bucket: int, offset: int) -> None:
         """Wait until a commit beyond `offset` of the bucket's log was acknowledged.
@@ -68,13 +57,13 @@ class Writer:
             BenchFailed: The writer failed, or nothing came for `PROGRESS_TIMEOUT_S`.
         """
         history = self._histories[bucket]
-        if not self._background.wait_for(lambda: history.end_offset > offset, PROGRESS_TIMEOUT_S):
+        if not self.wait_for(lambda: history.end_offset > offset, PROGRESS_TIMEOUT_S):
             raise BenchFailed(f"bucket {bucket}: no write was acknowledged for {PROGRESS_TIMEOUT_S:.0f} s")
 
     def _run(self) -> None:
         with scanner.sync.connect(self._endpoint) as client:
             table = client.table(self._table)
-            while not self._background.stopping.is_set():
+            while not self.stopping.is_set():
                 self._upsert(table)
                 self._delete(table)
 
@@ -129,7 +118,7 @@ class Writer:
         acknowledged = {bucket: end - start for bucket, start, end in ranges}
         if acknowledged != expected:
             raise BenchFailed(f"a write added {acknowledged} changes per bucket, must be {expected}")
-        with self._background.changed:
+        with self.changed:
             for bucket, start, end in ranges:
                 self._histories[bucket].record(Commit(start, end, by_bucket[bucket]))
-            self._background.changed.notify_all()
+            self.changed.notify_all()

@@ -20,7 +20,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
@@ -28,6 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import scanner.sync
+from bench.harness.background import Background
 from bench.harness.bars import Bar, some_of, write_json
 from bench.harness.errors import BenchFailed
 from bench.harness.ledger import SCHEMA, rows
@@ -52,6 +52,7 @@ DELAY_S_MAX: Final = 1.0
 LOOK_INTERVAL_S: Final = 0.02
 STALL_S_MAX: Final = 900.0
 """How long a query may go without staging or deciding anything, the start of Spark included."""
+STOP_S: Final = 300.0
 WRITE_INTERVAL_S: Final = 0.1
 """Slow enough that Spark keeps up, fast enough that every micro-batch has some commits of every bucket."""
 _PUT: Final = ("insert", "update_postimage")
@@ -75,8 +76,8 @@ class Replicated:
     wrong: list[str] = field(default_factory=list)
 
 
-class Writer:
-    """Changes rows of the source in a thread until it is stopped.
+class Writer(Background):
+    """Changes rows of the source from the start of the `with` block to its end.
 
     Args:
         endpoint: Of the server.
@@ -84,48 +85,25 @@ class Writer:
     """
 
     def __init__(self, endpoint: str, seed: str) -> None:
+        super().__init__(STOP_S)
         self.known: dict[int, tuple[Any, ...]] = {}
         """What every key holds, as it was acknowledged."""
         self.writes = 0
         self._endpoint = endpoint
         self._rng = random.Random(seed)
-        self._stopped = threading.Event()
-        self._failure: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="writer")
-
-    def start(self) -> None:
-        """Begin."""
-        self._thread.start()
-
-    def check(self) -> None:
-        """See that it writes.
-
-        Raises:
-            BenchFailed: A write failed, and with it the writer ended.
-        """
-        if self._failure is not None:
-            raise BenchFailed(f"a write failed: {self._failure}")
-
-    def stop(self) -> None:
-        """End it. What became of it, `check` tells."""
-        self._stopped.set()
-        self._thread.join()
 
     def _run(self) -> None:
-        try:
-            with scanner.sync.connect(self._endpoint) as client:
-                table = client.table(SOURCE)
-                self.write(table, list(range(ROWS)))
-                while not self._stopped.wait(WRITE_INTERVAL_S):
-                    keys = self._rng.sample(range(ROWS), self._rng.choice((1, 5, 40)))
-                    if self._rng.random() < 0.3:
-                        table.delete([(key,) for key in keys])
-                        self.known = {key: row for key, row in self.known.items() if key not in set(keys)}
-                        self.writes += 1
-                    else:
-                        self.write(table, keys)
-        except Exception as error:
-            self._failure = error
+        with scanner.sync.connect(self._endpoint) as client:
+            table = client.table(SOURCE)
+            self.write(table, list(range(ROWS)))
+            while not self.stopping.wait(WRITE_INTERVAL_S):
+                keys = self._rng.sample(range(ROWS), self._rng.choice((1, 5, 40)))
+                if self._rng.random() < 0.3:
+                    table.delete([(key,) for key in keys])
+                    self.known = {key: row for key, row in self.known.items() if key not in set(keys)}
+                    self.writes += 1
+                else:
+                    self.write(table, keys)
 
     def write(self, table: scanner.sync.Table, keys: list[int]) -> None:
         """Write rows of the next version."""
@@ -292,15 +270,11 @@ def replicate(directory: Path, kills: int, seed: int, console: Console | None = 
         checkpoint = str(directory / "checkpoint")
         command = [sys.executable, "-m", "bench.replica.query", server.endpoint, SOURCE, TARGET, checkpoint]
         query = Query(command, directory / "checkpoint.log", target, result, writer)
-        writer.start()
-        try:
+        with writer:
             for _ in range(kills):
                 query.run_and_kill(rng.randint(0, BATCHES_MAX), rng.uniform(0, DELAY_S_MAX))
                 if console is not None:
                     console.print(f"{result.kills} kills {result.killed_at}, {writer.writes} writes")
-        finally:
-            writer.stop()
-        writer.check()
         query.run_to_end()
         result.writes = writer.writes
         compare(client, writer.known, result)

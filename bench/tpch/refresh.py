@@ -11,8 +11,7 @@ from collections import deque
 from collections.abc import Iterable
 from decimal import Decimal
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -33,7 +32,7 @@ CHANGED_TABLES: Final = ("orders", "lineitem")
 Row = dict[str, Any]
 
 
-class Refresh:
+class Refresh(Background):
     """Writes from the start of the `with` block to its end.
 
     Args:
@@ -44,6 +43,7 @@ class Refresh:
     """
 
     def __init__(self, endpoint: str, directory: Path, seed: int, pause_s: float = PAUSE_S) -> None:
+        super().__init__(STOP_S)
         self._endpoint = endpoint
         self._pause_s = pause_s
         self._rng = random.Random(seed)
@@ -53,20 +53,10 @@ class Refresh:
         self._order_at = {key: [position] for position, key in enumerate(self._orders)}
         self._now: dict[int, tuple[list[Row], list[Row]]] = {}
         self._gone: deque[int] = deque()
-        self._background = Background(self._run, STOP_S)
-        self.between_steps = self._background.changed
+        self.between_steps = self.changed
         """Held for a step; whoever holds it sees the tables as `export` tells them. Notified of each step."""
         self.steps = 0
         """How many have been taken."""
-
-    def __enter__(self) -> Self:
-        self._background.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._background.stop(failed=kind is not None)
 
     def wait_steps(self, steps: int) -> None:
         """Wait until so many have been taken.
@@ -74,7 +64,7 @@ class Refresh:
         Raises:
             BenchFailed: The writer failed.
         """
-        self._background.wait_for(lambda: self.steps >= steps)
+        self.wait_for(lambda: self.steps >= steps)
 
     def export(self, directory: Path) -> None:
         """Write both tables as they are now as Parquet. `between_steps` has to be held."""
@@ -89,7 +79,7 @@ class Refresh:
     def _run(self) -> None:
         with scanner.sync.connect(self._endpoint) as client:
             tables = [client.table(name) for name in CHANGED_TABLES]
-            while not self._background.stopping.wait(self._pause_s):
+            while not self.stopping.wait(self._pause_s):
                 with self.between_steps:
                     self._step(*tables)
                     self.steps += 1

@@ -79,9 +79,6 @@ def test_a_query_that_stalls_fails_the_bench(
 
 def test_a_writer_that_fails_fails_the_bench(client: scanner.sync.Client, tmp_path: Path) -> None:
     """Without rows to copy there is no next micro-batch: what went wrong is said at once."""
-    writer = Writer("127.0.0.1:1", "1 writes")
-    writer.start()
-    writer.stop()
-    stalled = Query(IDLE, tmp_path / "log", client.table(TARGET), Replicated(seed=1), writer)
-    with pytest.raises(BenchFailed, match="a write failed"):
+    with pytest.raises(BenchFailed, match="the writer failed"), Writer("127.0.0.1:1", "1 writes") as writer:
+        stalled = Query(IDLE, tmp_path / "log", client.table(TARGET), Replicated(seed=1), writer)
         stalled.run_and_kill(1, 0.0)
