@@ -90,7 +90,6 @@ def snapshots(table: str | None, as_json: bool, endpoint: str) -> None:
 @click.option(
     "--timeout",
     type=Seconds(0, 1_000_000),
-    metavar="TIME",
     help="How long the shutdown takes at most; running calls may finish in four fifths of it. [default: the server's"
     " --drain-timeout]",
 )

@@ -16,6 +16,8 @@ _SIZES: Final = "KMGT"
 class Seconds(click.FloatRange):
     """A time: `90`, `90s`, `10m`, `12h`, `7d`; `inf` is one, unless there is a maximum."""
 
+    name = "time"
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Read it, in seconds."""
         number, factor = value, 1
@@ -33,6 +35,8 @@ class Seconds(click.FloatRange):
 
 class Bytes(click.IntRange):
     """A size: `65536`, `64K`, `64KiB`, `512M`, `10G`, `1T`; a K is 1024 bytes."""
+
+    name = "size"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Read it, in bytes."""

@@ -39,7 +39,6 @@ class Unanswered(click.ClickException):
     type=Seconds(0, min_open=True),
     default=5.0,
     show_default=True,
-    metavar="TIME",
     help="How long to wait for the answer, connecting included.",
 )
 @endpoint_option

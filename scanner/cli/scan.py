@@ -59,7 +59,6 @@ if TYPE_CHECKING:
     type=Bytes(1),
     default=None,
     show_default="sizes itself, 8 MiB to 64 MiB",
-    metavar="SIZE",
     help="Bytes that may be in flight to this command (mode push).",
 )
 @retries_option("scan")

@@ -59,7 +59,6 @@ _logger = logging.getLogger(__name__)
     type=Seconds(0),
     default=5.0,
     show_default=True,
-    metavar="TIME",
     help="How long a shutdown takes at most; running calls may finish in four fifths of it.",
 )
 @click.option(
@@ -67,7 +66,6 @@ _logger = logging.getLogger(__name__)
     type=Seconds(1),
     default=_DEFAULTS.session_ttl_s,
     show_default=True,
-    metavar="TIME",
     help="How long a pull scan may be idle before the server reclaims what it keeps for it.",
 )
 @click.option(
@@ -75,7 +73,6 @@ _logger = logging.getLogger(__name__)
     type=Seconds(0, min_open=True),
     default=_DEFAULTS.park_after_s,
     show_default=True,
-    metavar="TIME",
     help="A push scan that can send nothing for so long drops its snapshot, until its consumer continues.",
 )
 @click.option(
@@ -83,7 +80,6 @@ _logger = logging.getLogger(__name__)
     type=Seconds(0, min_open=True),
     default=_DEFAULTS.log_retention_s,
     show_default=True,
-    metavar="TIME",
     help="How long changes stay in the changelogs; longer if a scan or a lease needs them.",
 )
 @click.option(
@@ -91,7 +87,6 @@ _logger = logging.getLogger(__name__)
     type=Bytes(1),
     default=_DEFAULTS.log_retention_bytes,
     show_default=True,
-    metavar="SIZE",
     help="Size of a bucket's changelog beyond which its oldest changes go, unless a scan or a lease needs them.",
 )
 @click.option(
@@ -99,7 +94,6 @@ _logger = logging.getLogger(__name__)
     type=Seconds(0),
     default=_DEFAULTS.checkpoint_interval_s,
     show_default=True,
-    metavar="TIME",
     help="How often buckets that were written to get a checkpoint; 0: only on demand.",
 )
 @click.option(
@@ -114,7 +108,6 @@ _logger = logging.getLogger(__name__)
     type=Bytes(0, 1 << 40),
     default=StorageConfig().disk_reserve_bytes,
     show_default=True,
-    metavar="SIZE",
     help="Writes are refused while less is free on the disk, or a twentieth of it if that is less; 0: never.",
 )
 @click.option(

@@ -23,7 +23,6 @@ from scanner.storage.rocksdb.store import RocksStore
     type=Seconds(0, OVERLAP_S_MAX),
     default=OVERLAP_S_DEFAULT,
     show_default=True,
-    metavar="TIME",
     help="How long resume tokens of the old key are still accepted.",
 )
 def rotate_keys(data: Path, overlap: float) -> None:

@@ -135,7 +135,6 @@ def render(rows: Sequence[Row], title: str, *, rows_max: int | None = None) -> R
     type=Seconds(0.05, 3600),
     default=1.0,
     show_default=True,
-    metavar="TIME",
     help="How often to refresh.",
 )
 @click.option(
