@@ -316,15 +316,7 @@ def _table(measured: Measured) -> Table:
 
 
 def run(output: Path | None, console: Console, *, rows: int, changes: int, memory_mib: int) -> list[Bar]:
-    """Measure, print, and write the JSON.
-
-    Args:
-        output: Where the JSON goes; None: nowhere.
-        console: Where progress and the table go.
-        rows: Of the bucket, above 0.
-        changes: Since the offset, at least.
-        memory_mib: What the overlay may take, in MiB.
-    """
+    """Measure, print, and write the JSON."""
     with tempfile.TemporaryDirectory() as directory:
         data = Path(directory) / "data"
         console.print(f"loading {rows} rows and {changes} changes ...")

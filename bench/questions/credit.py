@@ -252,12 +252,7 @@ def bars(measured: list[Measured], row_bytes: int) -> list[Bar]:
 
 
 def run(output: Path | None, console: Console) -> list[Bar]:
-    """Measure, print, and write the JSON.
-
-    Args:
-        output: Where the JSON goes; None: nowhere.
-        console: Where the table goes.
-    """
+    """Measure, print, and write the JSON."""
     measured, row_bytes = trio.run(_measure_all, console)
     table = Table(title=f"credit of {CREDIT_BYTES} bytes; one row's message is {row_bytes} at most; in bytes")
     for heading in ("client", "path", "past it, server", "past it, client", "ahead of a stalled reader"):

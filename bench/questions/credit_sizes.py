@@ -145,14 +145,7 @@ def bars(measured: list[Scanned]) -> list[Bar]:
 
 
 def run(output: Path | None, console: Console, *, rounds: int, megabytes: int) -> list[Bar]:
-    """Measure, print, and write the JSON.
-
-    Args:
-        output: Where the JSON goes; None: nowhere.
-        console: Where the table goes.
-        rounds: Interleaved rounds.
-        megabytes: Of rows, in millions of bytes.
-    """
+    """Measure, print, and write the JSON."""
     with (
         tempfile.TemporaryDirectory(prefix="weir-credit-") as directory,
         ServerProcess(Path(directory)) as server,

@@ -201,18 +201,7 @@ def run(
     names: tuple[str, ...],
     seed: int,
 ) -> list[Bar]:
-    """Run the scenarios, print, and write the JSON.
-
-    Args:
-        output: Where the JSON goes; None: nowhere.
-        console: Where progress and the table go.
-        keys: Rows of the table.
-        positions: As of `chosen`.
-        inside: As of `chosen`.
-        rocks: On RocksDB instead of in memory.
-        names: Of the scenarios; empty: all.
-        seed: Chooses whatever is left to chance.
-    """
+    """Run the scenarios, print, and write the JSON; `positions` and `inside` are those of `chosen`."""
     found = []
     with _progress(console) as told:
         for scenario in SCENARIOS:

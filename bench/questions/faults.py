@@ -109,15 +109,7 @@ def bars(found: Found) -> list[Bar]:
 
 
 def run(output: Path | None, console: Console, *, seed: int, cases: range, jobs: int = 1) -> list[Bar]:
-    """Run the cases, print what came of them, and write the JSON.
-
-    Args:
-        output: Where the JSON goes; None: nowhere.
-        console: Where progress and the lines of wrong cases go.
-        seed: Chooses histories and faults.
-        cases: Their numbers.
-        jobs: How many at a time.
-    """
+    """Run the cases, print what came of them, and write the JSON."""
     started = time.monotonic()
     with Progress(console=console, disable=not console.is_terminal, transient=True) as progress:
         task = progress.add_task("faults", total=len(cases))

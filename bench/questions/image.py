@@ -112,14 +112,7 @@ class Measured:
 
 
 def run(output: Path | None, console: Console, *, rows: int, rounds: int) -> list[Bar]:
-    """Measure, print, and write the JSON.
-
-    Args:
-        output: Of the JSON; None: none is written.
-        console: Where the table goes.
-        rows: Of the table.
-        rounds: Scans of each kind and state.
-    """
+    """Measure, print, and write the JSON."""
     with (
         tempfile.TemporaryDirectory() as data,
         running_server(Path(data) / "data") as server,

@@ -77,14 +77,7 @@ class Beside:
 
 
 def run(output: Path | None, console: Console, *, rows: int, rounds: int) -> list[Bar]:
-    """Measure, print, and write the JSON.
-
-    Args:
-        output: Of the JSON; None: none is written.
-        console: Where the table goes.
-        rows: Of the table.
-        rounds: How often each is measured.
-    """
+    """Measure, print, and write the JSON."""
     with (
         tempfile.TemporaryDirectory() as folder,
         running_server(Path(folder) / "data", "--checkpoint-interval", "0") as server,

@@ -154,13 +154,7 @@ def bars(measured: list[Measured]) -> list[Bar]:
 
 
 def run(output: Path | None, console: Console, *, rounds: int) -> list[Bar]:
-    """Measure, print, and write the JSON.
-
-    Args:
-        output: Where the JSON goes; None: nowhere.
-        console: Where the table goes.
-        rounds: Interleaved rounds, at least 1.
-    """
+    """Measure, print, and write the JSON."""
     measured = measure(rounds)
     rows = [
         (row.neighbour, f"{row.mb_per_second:.0f}", f"{min(row.rounds):.0f}", f"{max(row.rounds):.0f}",

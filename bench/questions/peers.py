@@ -107,14 +107,7 @@ class Scale:
 
 
 def run(output: Path | None, plots: Path | None, console: Console, *, scale: Scale) -> list[Bar]:
-    """Measure part by part, print the tables, write the JSON after each part, draw.
-
-    Args:
-        output: Where the JSON goes; None: nowhere.
-        plots: Where the pictures go; None: nowhere.
-        console: Where progress and the tables go.
-        scale: How much.
-    """
+    """Measure part by part, print the tables, write the JSON after each part, draw."""
     document: dict[str, Any] = {"bench": "peers", "machine": machine(), "scale": asdict(scale), "seconds": {}}
     bars: list[Bar] = []
     for number, part in enumerate(scale.parts):

@@ -293,14 +293,7 @@ def bars(result: Replicated, kills: int) -> list[Bar]:
 
 
 def run(output: Path | None, console: Console, *, kills: int, seed: int) -> list[Bar]:
-    """Kill, print what happened, and write the JSON.
-
-    Args:
-        output: Where the JSON goes; None: nowhere.
-        console: Where the summary goes.
-        kills: How often.
-        seed: Chooses what is written, and when the query is killed.
-    """
+    """Kill, print what happened, and write the JSON."""
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="weir-replica-") as directory:
         result = replicate(Path(directory), kills, seed, console)

@@ -240,12 +240,7 @@ def _curve_table(curve: list[Point]) -> Sheet:
 
 
 def run(output: Path | None, console: Console) -> list[Bar]:
-    """Measure, print, and write the JSON.
-
-    Args:
-        output: Where the JSON goes; None: nowhere.
-        console: Where progress and the tables go.
-    """
+    """Measure, print, and write the JSON."""
     idle = []
     for streams, connections in _cases(console):
         console.print(f"{streams} streams over {connections} connections ...")

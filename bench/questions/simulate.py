@@ -179,15 +179,7 @@ def bars(simulated: Simulated) -> list[Bar]:
 
 
 def run(output: Path | None, console: Console, *, seeds: int, first_seed: int, verbose: bool) -> list[Bar]:
-    """Simulate, print what happened, and write the JSON.
-
-    Args:
-        output: Where the JSON goes; None: nowhere.
-        console: Where progress and the lines of failing seeds go.
-        seeds: How many runs.
-        first_seed: Of the first of them.
-        verbose: Print every event of every run.
-    """
+    """Simulate, print what happened, and write the JSON."""
     started = time.monotonic()
     with Progress(console=console, disable=verbose or not console.is_terminal, transient=True) as progress:
         task = progress.add_task("simulating", total=seeds)

@@ -143,16 +143,7 @@ def run(
     tasks: Sequence[int],
     images: bool = False,
 ) -> list[Bar]:
-    """Measure, print, and write the JSON.
-
-    Args:
-        output: Where the JSON goes; None: nowhere.
-        console: Where progress and the table go.
-        rows: Of each read, above 0.
-        rounds: Interleaved, above 0.
-        tasks: How many read at a time.
-        images: Whether the server reads from a columnar image.
-    """
+    """Measure, print, and write the JSON."""
     ways = [Way(source, count) for count in tasks for source in SOURCES]
     measured = {way: Measured() for way in ways}
     with (

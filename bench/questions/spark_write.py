@@ -130,16 +130,7 @@ class Writes:
 def run(
     output: Path | None, console: Console, *, rows: int, rounds: int, tasks: int, buckets: int
 ) -> list[Bar]:
-    """Measure, print, and write the JSON.
-
-    Args:
-        output: Where the JSON goes; None: nowhere.
-        console: Where progress and the table go.
-        rows: Of each write, above 0.
-        rounds: Interleaved, above 0.
-        tasks: Of Spark's writes, above 0.
-        buckets: Of the tables, above 0.
-    """
+    """Measure, print, and write the JSON."""
     measured = {way: Measured() for way in WAYS}
     with (
         tempfile.TemporaryDirectory(prefix="weir-spark-write-") as folder,

@@ -214,12 +214,6 @@ def bars(stressed: Stressed) -> list[Bar]:
 def run(output: Path | None, console: Console, *, seconds: float, seed: int | None) -> list[Bar]:
     """Stress a server, print what happened, and write the JSON.
 
-    Args:
-        output: Where the JSON goes; None: nowhere.
-        console: Where progress goes, if it is a terminal, and the summary.
-        seconds: How long consumers and writers go on.
-        seed: Chooses everything; None: any.
-
     Raises:
         BenchFailed: The server did not start, or did not end with status 0.
     """

@@ -488,14 +488,7 @@ def render(measured: Measured) -> Iterator[Sheet]:
 
 
 def run(output: Path | None, plots: Path | None, console: Console, *, scale: Scale) -> list[Bar]:
-    """Measure, print, draw, and write the JSON.
-
-    Args:
-        output: Where the JSON goes; None: nowhere.
-        plots: The directory for the pictures; None: none.
-        console: Where progress and the tables go.
-        scale: How much is measured.
-    """
+    """Measure, print, draw, and write the JSON."""
     with question_bars(console) as advance:
         measured = measure(scale, advance)
     for sheet in render(measured):

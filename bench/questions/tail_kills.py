@@ -294,14 +294,7 @@ def bars(result: Killed, kills: int) -> list[Bar]:
 
 
 def run(output: Path | None, console: Console, *, kills: int, seed: int) -> list[Bar]:
-    """Kill, print what happened, and write the JSON.
-
-    Args:
-        output: Where the JSON goes; None: nowhere.
-        console: Where the summary goes.
-        kills: How often.
-        seed: Chooses what is written, and when the server is killed.
-    """
+    """Kill, print what happened, and write the JSON."""
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as directory:
         result = trio.run(kill_tails, Path(directory) / "data", kills, seed, console)

@@ -87,13 +87,7 @@ class Plan:
 
 
 def run(output: Path | None, console: Console, *, plan: Plan) -> list[Bar]:
-    """Ask, print, and write the JSON.
-
-    Args:
-        output: Where the JSON goes; None: nowhere.
-        console: Where progress and the table go.
-        plan: What is asked.
-    """
+    """Ask, print, and write the JSON."""
     with tempfile.TemporaryDirectory(prefix="weir-tpch-") as folder:
         data = Path(folder, "parquet")
         console.print(f"generating TPC-H at scale {plan.scale}")

@@ -376,17 +376,7 @@ def run(
     streams: tuple[int, ...],
     tls: tuple[bool, ...],
 ) -> list[Bar]:
-    """Measure, print, and write the JSON.
-
-    Args:
-        output: Where the JSON goes; None: nowhere.
-        console: Where progress and the table go.
-        rounds: Interleaved rounds per case, at least 1.
-        megabytes: Streamed per round at 64 KiB and above; smaller messages get a tenth.
-        sizes: Message sizes, bytes.
-        streams: Numbers of concurrent streams.
-        tls: Whether through TLS; both for both.
-    """
+    """Measure, print, and write the JSON; messages below 64 KiB get a tenth of the megabytes."""
     with tempfile.TemporaryDirectory() as directory:
         made = make_certificates(Path(directory))
         cases = [

@@ -287,17 +287,7 @@ async def _wait_beside(store: RocksStore, mutations: Mutations) -> Wait:
 def run(
     output: Path | None, console: Console, *, rounds: int, requests: int, rows: int, large: int, load: int
 ) -> list[Bar]:
-    """Measure, print, and write the JSON.
-
-    Args:
-        output: Where the JSON goes; None: nowhere.
-        console: Where progress and the table go.
-        rounds: Interleaved, above 0.
-        requests: Of each round, above 0.
-        rows: Of a request, above 0.
-        large: Rows of the large commit, above 0.
-        load: Rows of the file that is loaded, above 0.
-    """
+    """Measure, print, and write the JSON."""
     rates = {way: Rate([], []) for way in WAYS}
     with tempfile.TemporaryDirectory() as directory, RocksStore.open(Path(directory) / "codecs") as codecs:
         codecs.create_table(TABLE)

@@ -234,14 +234,7 @@ def _plain(value: Any) -> Any:
 
 
 def run(output: Path | None, plots: Path | None, console: Console, *, scale: Scale) -> list[Bar]:
-    """Measure, print, draw, and write the JSON.
-
-    Args:
-        output: Where the JSON goes; None: nowhere.
-        plots: The directory for the pictures; None: none.
-        console: Where progress and tables go.
-        scale: How much is measured.
-    """
+    """Measure, print, draw, and write the JSON."""
     with question_bars(console) as advance:
         measured = measure(scale, advance)
     document = document_of(measured, scale)
