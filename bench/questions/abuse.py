@@ -24,7 +24,6 @@ adds more than the bar is repeated, up to four times, and the least is judged.
 from __future__ import annotations
 
 import collections
-import resource
 import tempfile
 import time
 from collections.abc import Iterator
@@ -42,6 +41,7 @@ from bench.attacks.peer import Ended, RawPeer
 from bench.attacks.scans import TABLE
 from bench.harness.bars import Bar, write_json
 from bench.harness.errors import BenchFailed
+from bench.harness.idle import raise_descriptor_limit
 from bench.harness.processes import Peer, running_process
 from bench.harness.server import running_server
 from transport.errors import error_code_name
@@ -106,8 +106,7 @@ class Measured:
 
 def attacker(endpoint: str, commands: Connection) -> None:
     """Run attacks by name for a number of seconds, until the process is ended."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    raise_descriptor_limit()
     while True:
         commands.send(_attack(endpoint, *commands.recv()))
 

@@ -45,6 +45,7 @@ import trio
 from bench.harness.bars import Bar, at_least, at_most, write_json
 from bench.harness.cli_load import timed_load
 from bench.harness.sheet import Sheet
+from bench.peers.rows import PRIMARY_KEY, SCHEMA
 from bench.peers.spread import ratio
 from bench.tpch.data import PRIMARY_KEYS, generate, read_rows, table_schema
 from scanner.data.table import TableDescription
@@ -57,19 +58,7 @@ from scanner.tasks import in_thread
 if TYPE_CHECKING:
     from rich.console import Console
 
-TABLE = TableDescription(
-    "items",
-    pa.schema(
-        [
-            pa.field("id", pa.int64(), nullable=False),
-            ("name", pa.string()),
-            ("price", pa.float64()),
-            ("stock", pa.int32()),
-        ]
-    ),
-    ("id",),
-    1,
-)
+TABLE = TableDescription("items", SCHEMA, PRIMARY_KEY, 1)
 BLOBS = TableDescription(
     TABLE.name, pa.schema([pa.field("id", pa.int64(), nullable=False), ("octets", pa.binary())]), ("id",), 1
 )

@@ -46,9 +46,9 @@ async def until(condition: Callable[[], bool]) -> None:
         await trio.lowlevel.checkpoint()
 
 
-async def parked(server: Server, count: int = 1) -> None:
-    """Wait until that many scans are parked."""
-    await until(lambda: server.statistics().scans_parked == count)
+async def parked(server: Server) -> None:
+    """Wait until a scan is parked."""
+    await until(lambda: server.statistics().scans_parked == 1)
 
 
 def check_exact(scan: RawScan) -> None:

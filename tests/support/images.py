@@ -50,14 +50,13 @@ def source_over(
     store: MemoryStore,
     query: ScanQuery,
     position: Position = START,
-    table: str = "items",
     rows_max: int = 50,
 ) -> KvSource:
     """A source as the server makes it."""
     return KvSource(
         scan,
-        store.table(table),
-        store.row_codec(table),
+        store.table("items"),
+        store.row_codec("items"),
         query,
         position=position,
         block_rows_max=rows_max,
@@ -70,16 +69,15 @@ def scan_of(
     store: MemoryStore,
     key_range: KeyRange = ALL_KEYS,
     on_damage: Callable[[ImageDamaged], None] = unexpected_damage,
-    table: str = "items",
     cache: BlockCache | None = None,
 ) -> ImageScan:
     """A scan of an image, with the row store behind it."""
     return ImageScan(
         image,
         key_range,
-        store.key_codec(table),
-        store.row_codec(table),
-        lambda rest: store.bucket(table, 0).open_snapshot().scan(rest),
+        store.key_codec("items"),
+        store.row_codec("items"),
+        lambda rest: store.bucket("items", 0).open_snapshot().scan(rest),
         on_damage,
         cache=cache,
     )

@@ -98,10 +98,10 @@ class Kept:
             opened.scan.close()
         return sorted(found)
 
-    async def snapshot_ids(self, lease_id: str = "", index: int = 0, principal: str = "anna") -> list[int]:
+    async def snapshot_ids(self, lease_id: str = "", index: int = 0) -> list[int]:
         """The ids that a scan of source SNAPSHOT delivers."""
         query = ScanQuery(table="items", bucket=index)
-        return await self.scan(await self.snapshots.open(query, principal, lease_id))
+        return await self.scan(await self.snapshots.open(query, "anna", lease_id))
 
 
 def lease_of(principal: str, lease_id: str) -> LeaseKey:
@@ -138,8 +138,8 @@ async def open_maintenance(
         nursery.cancel_scope.cancel()
 
 
-async def churn(kept: Kept, index: int = 0, checkpoints: int = 3) -> None:
+async def churn(kept: Kept) -> None:
     """Let writes and checkpoints pass over a bucket until nothing unleased is left of what it had."""
-    for number in range(checkpoints):
-        await kept.write([10_000 + number], index)
-        await (await kept.checkpoints(index)).create()
+    for number in range(3):
+        await kept.write([10_000 + number], 0)
+        await (await kept.checkpoints(0)).create()

@@ -40,18 +40,15 @@ class Pair:
 
     def __init__(
         self,
-        client_config: TransportConfig | None = None,
-        server_config: TransportConfig | None = None,
+        config: TransportConfig | None = None,
         *,
         cut: Cut = whole,
-        now: float = 0.0,
     ) -> None:
-        self.now = now
+        self.now = 0.0
         self.cut = cut
-        self.client = ConnectionCore(client_config or TransportConfig(), client=True, now=now)
-        self.server = ConnectionCore(
-            server_config or client_config or TransportConfig(), client=False, now=now
-        )
+        config = config or TransportConfig()
+        self.client = ConnectionCore(config, client=True, now=self.now)
+        self.server = ConnectionCore(config, client=False, now=self.now)
         self.client_events: list[Event] = []
         self.server_events: list[Event] = []
         self.up = bytearray()

@@ -90,15 +90,15 @@ def _prepared(rows: int) -> PreparedCommit:
     )
 
 
-def stored_digest(store: MemoryStore, ids: Iterable[int], table: str = "items") -> int:
+def stored_digest(store: MemoryStore, ids: Iterable[int]) -> int:
     """CRC-32C over the stored rows of these ids, joined in this order."""
-    rows = store.row_codec(table).encode_batch(sample(ids))
+    rows = store.row_codec("items").encode_batch(sample(ids))
     return checksum(b"".join(rows))
 
 
-def stored_size(store: MemoryStore, ids: Iterable[int], table: str = "items") -> int:
+def stored_size(store: MemoryStore, ids: Iterable[int]) -> int:
     """Length of the stored rows of these ids."""
-    return sum(map(len, store.row_codec(table).encode_batch(sample(ids))))
+    return sum(map(len, store.row_codec("items").encode_batch(sample(ids))))
 
 
 def arrow_stream(batch: pa.RecordBatch) -> bytes:

@@ -111,9 +111,9 @@ async def test_request_that_is_too_long(path: str) -> None:
             assert refused == expected
 
 
-def file(name: str, *imports: str, package: str = "p") -> descriptor_pb2.FileDescriptorProto:
+def file(name: str, *imports: str) -> descriptor_pb2.FileDescriptorProto:
     """A file with nothing in it."""
-    return descriptor_pb2.FileDescriptorProto(name=name, package=package, dependency=imports)
+    return descriptor_pb2.FileDescriptorProto(name=name, package="p", dependency=imports)
 
 
 def index(*files: descriptor_pb2.FileDescriptorProto) -> FileIndex:

@@ -25,8 +25,6 @@ from bench.harness.links import Link
 from bench.questions.continuation.orders import KEY, lost_and_repeated
 
 MODELS = ("push", "session", "token", "cursor", "asof")
-KEEPING = ("session", "token")
-"""Models whose scan is lost with what the server keeps for it."""
 MIB = 1024 * 1024
 SCAN_TIMEOUT_S = 120.0
 

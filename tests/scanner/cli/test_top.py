@@ -54,10 +54,10 @@ STREAM = StreamInfo(
 )
 
 
-def text(rows: list[Row], *, width: int = 80, rows_max: int | None = None) -> list[str]:
+def text(rows: list[Row], *, rows_max: int | None = None) -> list[str]:
     """The view as lines."""
     file = io.StringIO()
-    Console(width=width, file=file).print(render(rows, "title", rows_max=rows_max))
+    Console(width=80, file=file).print(render(rows, "title", rows_max=rows_max))
     return [line.rstrip() for line in file.getvalue().splitlines()]
 
 

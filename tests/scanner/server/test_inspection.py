@@ -58,9 +58,9 @@ def data(tmp_path: Path) -> Path:
     return path
 
 
-def inspected(path: Path, keys_max: int = 1000) -> list[Finding]:
+def inspected(path: Path) -> list[Finding]:
     """What is found."""
-    return list(Inspection(path, now_ms=NOW_MS, keys_max=keys_max).findings())
+    return list(Inspection(path, now_ms=NOW_MS, keys_max=1000).findings())
 
 
 def state_of(path: Path) -> dict[str, tuple[int, int, int, int]]:

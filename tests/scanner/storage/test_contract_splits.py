@@ -38,13 +38,13 @@ SHAPES: dict[str, list[tuple[str, int]]] = {
 }
 
 
-def keyed(store: Store, keys: Sequence[tuple[str, int]], pad: int = 200) -> list[Mutation]:
+def keyed(store: Store, keys: Sequence[tuple[str, int]]) -> list[Mutation]:
     """Upserts of rows with these keys, whose padding does not compress."""
     batch = pa.record_batch(
         [
             pa.array([key[0] for key in keys], pa.string()),
             pa.array([key[1] % 2**63 for key in keys], pa.int64()),
-            pa.array([_RNG.randbytes(pad) for _ in keys], pa.binary()),
+            pa.array([_RNG.randbytes(200) for _ in keys], pa.binary()),
         ],
         schema=KEYED.schema,
     )

@@ -27,9 +27,9 @@ def get(*more: tuple[str, str], stream_id: int = 1, end: bool = True) -> bytes:
     return wire.headers(stream_id, fields("GET", *more), end=end)
 
 
-def post(*more: tuple[str, str], stream_id: int = 1, end: bool = False) -> bytes:
+def post(*more: tuple[str, str], end: bool = False) -> bytes:
     """The head of POST /."""
-    return wire.headers(stream_id, fields("POST", *more), end=end)
+    return wire.headers(1, fields("POST", *more), end=end)
 
 
 def raw(fragment: bytes, flags: int = END_STREAM | END_HEADERS, *, stream_id: int = 1) -> bytes:

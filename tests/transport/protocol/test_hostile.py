@@ -23,13 +23,12 @@ if TYPE_CHECKING:
     from transport.protocol.stream import StreamCore
 
 
-PROTOCOL, FLOW, CLOSED, SIZE, COMPRESSION, CALM = (
+PROTOCOL, FLOW, CLOSED, SIZE, COMPRESSION = (
     ErrorCode.PROTOCOL_ERROR,
     ErrorCode.FLOW_CONTROL_ERROR,
     ErrorCode.STREAM_CLOSED,
     ErrorCode.FRAME_SIZE_ERROR,
     ErrorCode.COMPRESSION_ERROR,
-    ErrorCode.ENHANCE_YOUR_CALM,
 )
 OPEN_1 = wire.headers(1)
 SELF_DEPENDENT = wire.frame(wire.HEADERS, 1, struct.pack(">LB", 1, 15) + wire.encode(wire.REQUEST), 0x24)

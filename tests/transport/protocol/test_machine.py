@@ -20,7 +20,7 @@ from tests.support.pair import request
 from transport.config import TransportConfig
 from transport.errors import LocalProtocolError, StatusCode, StreamRefused, StreamReset
 from transport.protocol.connection import ConnectionCore
-from transport.protocol.events import ConnectionFailed, Event, RequestReceived, StreamReadable, StreamWritable
+from transport.protocol.events import ConnectionFailed, Event, RequestReceived, StreamWritable
 from transport.protocol.state import SENDABLE, StreamState
 from transport.protocol.stream import END, NOTHING, StreamCore
 
@@ -48,7 +48,6 @@ class End:
     other: End | None = None
     sent: list[bytes] = field(default_factory=list)
     taken: list[bytes] = field(default_factory=list)
-    told_readable: bool = False
     over: bool = False
 
 
@@ -108,10 +107,6 @@ class Machine(RuleBasedStateMachine):
                 )
                 partner.other = End(core, event.stream, partner)
                 self.ends.append(partner.other)
-            elif isinstance(event, StreamReadable):
-                for end in self.ends:
-                    if end.stream is event.stream:
-                        end.told_readable = True
             elif isinstance(event, StreamWritable):
                 assert event.stream.outgoing_bytes < core.config.send_buffer_bytes or event.stream.failure
 
@@ -187,7 +182,6 @@ class Machine(RuleBasedStateMachine):
         if message is NOTHING:
             if wait:
                 end.core.windows.expect_message(end.stream)
-                end.told_readable = False
             return False
         end.core.windows.credit(end.stream)
         end.taken.append(bytes(message))

@@ -15,7 +15,6 @@ from transport.protocol.stream import END, NOTHING
 
 CONFIGS = {"default": TransportConfig(), "tiny": TINY}
 WINDOW = TINY.stream_window_bytes
-FRAME = TINY.outbound_frame_bytes_max
 SIZES = [
     0,
     1,

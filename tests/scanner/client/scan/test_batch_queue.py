@@ -15,9 +15,9 @@ from transport import StallReason
 BATCH = pa.record_batch({"k": [1]})
 
 
-def delivery(consumed: list[int], number: int = 0, *, bucket: int = 0, size: int = 10) -> Delivery:
+def delivery(consumed: list[int], number: int = 0, *, bucket: int = 0) -> Delivery:
     """A batch that notes when it is consumed."""
-    return Delivery(bucket, BATCH, size, lambda: consumed.append(number))
+    return Delivery(bucket, BATCH, 10, lambda: consumed.append(number))
 
 
 async def test_batch_is_consumed_when_the_next_is_asked_for() -> None:

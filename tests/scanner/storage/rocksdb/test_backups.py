@@ -47,12 +47,12 @@ def data(tmp_path: Path) -> Path:
     return path
 
 
-def back_up(store: RocksStore, data: Path, destination: Path, now_us: int = NOW_US) -> tuple[Backup, int]:
+def back_up(store: RocksStore, data: Path, destination: Path) -> tuple[Backup, int]:
     """Make a checkpoint of the table and a backup of that; returns the octets that were copied, too."""
     checkpoint = store.create_checkpoint("items", 0)
     catalog = load_catalog(data)
     assert catalog is not None
-    with begin_backup(data, destination, now_us) as writer:
+    with begin_backup(data, destination, NOW_US) as writer:
         writer.add_table(catalog.tables["items"], [checkpoint])
         return writer.finish(), writer.copied_bytes
 
