@@ -17,15 +17,14 @@ from rich.console import Console
 import scanner.sync
 from bench.demo.replica import stream_into_replica
 from bench.demo.report import Findings
-from bench.demo.spark import SparkResult, read_by_spark
+from bench.demo.spark import read_by_spark
 from bench.demo.stall import row_message_bytes, stall
 from bench.demo.tail import tail_under_writes
 from bench.harness import flights
 from bench.harness.bars import failures, write_document
 from bench.harness.errors import BenchFailed
-from bench.harness.isolation import CheckedScan, check_under_writes
+from bench.harness.isolation import check_under_writes
 from bench.harness.loading import histories, load
-from bench.harness.oracle import BucketHistory
 from bench.harness.processes import Peer
 from bench.harness.server import running_server
 from bench.harness.spark import spark_session
@@ -71,8 +70,12 @@ def _acts(server: Peer, rows: pa.Table, csv: Path, console: Console, *, rounds: 
         console.print(f"loaded {rows.num_rows:,} rows in {load_seconds:.1f} s")
         known = histories(client, rows, ends)
         one_row = row_message_bytes(client)
-        spark = _in_spark(server, csv, console)
-        scans = _under_writes(client, server, known, console, rounds=rounds, seed=seed)
+        console.print("Spark reads the table by " + " and by ".join(MODES) + ", and the CSV")
+        with spark_session("weir demo") as session:
+            spark = read_by_spark(session, server.endpoint, csv, MODES)
+        console.print("a writer updates, deletes and re-inserts while every bucket is scanned")
+        with Writer(server.endpoint, flights.TABLE, known, seed) as writer:
+            scans = check_under_writes(client, writer, known, MODES, rounds)
         console.print("a consumer stops reading for a while")
         stalls = tuple(stall(client, server, known[STALLED_BUCKET], mode, STALLED_BUCKET) for mode in MODES)
         console.print("the writer goes on, and the table is tailed: a snapshot, then every change after it")
@@ -93,23 +96,3 @@ def _acts(server: Peer, rows: pa.Table, csv: Path, console: Console, *, rounds: 
         changes=stored - sum(ends.values()),
         seed=seed,
     )
-
-
-def _in_spark(server: Peer, csv: Path, console: Console) -> SparkResult:
-    console.print("Spark reads the table by " + " and by ".join(MODES) + ", and the CSV")
-    with spark_session("weir demo") as session:
-        return read_by_spark(session, server.endpoint, csv, MODES)
-
-
-def _under_writes(
-    client: scanner.sync.Client,
-    server: Peer,
-    known: dict[int, BucketHistory],
-    console: Console,
-    *,
-    rounds: int,
-    seed: int,
-) -> list[CheckedScan]:
-    console.print("a writer updates, deletes and re-inserts while every bucket is scanned")
-    with Writer(server.endpoint, flights.TABLE, known, seed) as writer:
-        return check_under_writes(client, writer, known, MODES, rounds)

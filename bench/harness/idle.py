@@ -131,8 +131,4 @@ class IdleClient:
 def idle_client(port: int, commands: Connection) -> None:
     """Hold calls open, as told over `commands`."""
     raise_descriptor_limit()
-
-    async def main() -> None:
-        await IdleClient(port).run(commands)
-
-    trio.run(main)
+    trio.run(IdleClient(port).run, commands)

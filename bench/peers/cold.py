@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -70,17 +70,12 @@ def _cold(name: str, stored: Stored) -> Iterator[Way]:
         yield Way(name, peer, Reading(way=how, place=peer.endpoint, table=TABLE, buckets=1))
 
 
-@contextmanager
-def _server(how: str, directory: Path) -> Iterator[Peer]:
+def _server(how: str, directory: Path) -> AbstractContextManager[Peer]:
     if how == "flight":
-        with running_peer(serve_flight, directory, None) as peer:
-            yield peer
-    elif how == "grpcio":
-        with running_peer(serve_grpcio, directory, None) as peer:
-            yield peer
-    else:
-        with running_weir(directory) as peer:
-            yield peer
+        return running_peer(serve_flight, directory, None)
+    if how == "grpcio":
+        return running_peer(serve_grpcio, directory, None)
+    return running_weir(directory)
 
 
 def forget(path: Path) -> None:

@@ -13,7 +13,6 @@ client, it must fail, and say so. Such places are counted by themselves.
 
 from __future__ import annotations
 
-import functools
 import random
 import tempfile
 import time
@@ -161,16 +160,15 @@ async def run_killed(data: Path, keys: int, kills: int, seed: int, told: Told | 
 async def _run_campaign(
     campaign: Campaign, name: str, recording: Recording, cuts: list[Cut], started: float, told: Told | None
 ) -> Found:
-    report = None if told is None else functools.partial(_report, told, name, len(cuts))
+    def report(done: int) -> None:
+        if told is not None:
+            told(name, done, len(cuts))
+
     tally = await run_cuts(campaign, cuts, report)
     if recording.failed:
         tally.failed.append(recording.failed)
     seconds = round(time.perf_counter() - started, 1)
     return Found(scenario=name, frames=recording.frames, seconds=seconds, tally=tally)
-
-
-def _report(told: Told, name: str, cuts: int, done: int) -> None:
-    told(name, done, cuts)
 
 
 def bars(found: list[Found]) -> list[Bar]:

@@ -110,7 +110,7 @@ async def scan_once(endpoint: str, table_name: str, rows: int, way: Way, seed: i
         table = await client.table(table_name)
         before = link.down_bytes
         with trio.move_on_after(SCAN_TIMEOUT_S) as scope:
-            await scan_to_end(planned(table, way), link, rows, cost)
+            await scan_to_end(planned(table, way), rows, cost)
         if scope.cancelled_caught:
             raise BenchFailed(f"a scan by {way.model} took longer than {SCAN_TIMEOUT_S:.0f} s: {way}")
         cost.line_bytes = link.down_bytes - before
@@ -119,7 +119,7 @@ async def scan_once(endpoint: str, table_name: str, rows: int, way: Way, seed: i
     return cost
 
 
-async def scan_to_end(scan: scanner.Scan, link: Link, rows: int, cost: Cost) -> None:
+async def scan_to_end(scan: scanner.Scan, rows: int, cost: Cost) -> None:
     """Scan, from the beginning again wherever that is the only way on, and add what it took to `cost`."""
     started = time.perf_counter()
     while True:

@@ -7,7 +7,6 @@ more to do the consumer reads on: what is deleted only then was kept for the sta
 
 from __future__ import annotations
 
-import functools
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -18,7 +17,7 @@ import numpy as np
 import trio
 
 from bench.questions.continuation.orders import KEY, create, lost_and_repeated, wait_quiet
-from bench.questions.continuation.scanning import MIB, Way, open_client
+from bench.questions.continuation.scanning import MIB, Way, open_client, planned
 from bench.questions.continuation.serving import ServerProcess, Settings
 from bench.questions.continuation.writing import Writer
 
@@ -110,41 +109,24 @@ def measure(course: Course, models: Sequence[str], advance: Callable[[], None]) 
 
 
 async def _stall(server: ServerProcess, model: str, course: Course, writer: Writer) -> Stalled:
+    kept_bytes, rest_s, lost, repeated = 0, 0.0, 0, 0
     if model == NOBODY:
         samples, written = await _watch(server, model, course, writer)
-        return _stalled(model, course, samples, written, server)
-    way = Way(model=model, page_bytes=PAGE_BYTES, page_depth=0)
-    async with open_client(server.endpoint, way) as (client, _):
-        table = await client.table("orders")
-        scan = table.new_scan().with_mode(model).with_credit(CREDIT_BYTES)
-        scan = scan.with_page_bytes(PAGE_BYTES).with_page_depth(0)
-        async with scan.execute() as batches:
-            ids = [np.array((await anext(batches)).column(KEY))]
-            samples, written = await _watch(server, model, course, writer)
-            await trio.to_thread.run_sync(wait_quiet, server)
-            with_scan = server.table_file_bytes()
-            started = time.perf_counter()
-            ids += [np.array(batch.column(KEY)) async for batch in batches]
-            rest_s = time.perf_counter() - started
-    await trio.sleep(_FREED_S)
-    lost, repeated = lost_and_repeated(ids, course.rows)
-    stalled = functools.partial(_stalled, model, course, samples, written, server)
-    kept_bytes = with_scan - server.table_file_bytes()
-    return stalled(kept_bytes=kept_bytes, rest_s=rest_s, lost=lost, repeated=repeated)
-
-
-def _stalled(
-    model: str,
-    course: Course,
-    samples: list[Sample],
-    written: int,
-    server: ServerProcess,
-    *,
-    kept_bytes: int = 0,
-    rest_s: float = 0.0,
-    lost: int = 0,
-    repeated: int = 0,
-) -> Stalled:
+    else:
+        way = Way(model=model, page_bytes=PAGE_BYTES, page_depth=0)
+        async with open_client(server.endpoint, way) as (client, _):
+            scan = planned(await client.table("orders"), way).with_credit(CREDIT_BYTES)
+            async with scan.execute() as batches:
+                ids = [np.array((await anext(batches)).column(KEY))]
+                samples, written = await _watch(server, model, course, writer)
+                await trio.to_thread.run_sync(wait_quiet, server)
+                with_scan = server.table_file_bytes()
+                started = time.perf_counter()
+                ids += [np.array(batch.column(KEY)) async for batch in batches]
+                rest_s = time.perf_counter() - started
+        await trio.sleep(_FREED_S)
+        lost, repeated = lost_and_repeated(ids, course.rows)
+        kept_bytes = with_scan - server.table_file_bytes()
     return Stalled(
         model=model,
         seconds=course.seconds,
