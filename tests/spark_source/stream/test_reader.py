@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import random
@@ -26,6 +27,7 @@ from spark_source.stream import tasks
 from spark_source.stream.changes import ChangesReader
 from spark_source.stream.reader import ChangeStreamReader
 from tests.spark_source.frames import table_name
+from tests.spark_source.key_values import contents, folded, kv_rows
 from tests.support.pickling import sent_to_worker
 from tests.support.server import RunningServer, running_server
 
@@ -101,7 +103,7 @@ def _through_json(offset: Offset) -> Offset:
 def table(request: pytest.FixtureRequest, client: Client) -> Table:
     """A table of its own for each test, empty."""
     name = table_name(request)
-    return client.create_table(name, _rows(0, 0).schema, primary_key=["k"], buckets=BUCKETS)
+    return client.create_table(name, kv_rows(0, 0).schema, primary_key=["k"], buckets=BUCKETS)
 
 
 @pytest.fixture
@@ -111,28 +113,6 @@ def streams(server: RunningServer, table: Table) -> Iterator[list[Stream]]:
     yield opened
     for each in opened:
         each.stop()
-
-
-def _rows(start: int, stop: int, value: str = "a") -> pa.Table:
-    return pa.table(
-        {"k": pa.array(range(start, stop), pa.int64()), "v": pa.array([value] * (stop - start), pa.string())}
-    )
-
-
-def folded(batches: list[list[dict[str, Any]]]) -> dict[int, str]:
-    """What the changes make of an empty table."""
-    rows: dict[int, str] = {}
-    for row in (row for batch in batches for row in batch):
-        if row["_change_type"] in ("insert", "update_postimage"):
-            rows[row["k"]] = row["v"]
-        else:
-            assert rows.pop(row["k"]) == row["v"]
-    return rows
-
-
-def contents(table: Table) -> dict[int, str]:
-    """The table as it is."""
-    return {row["k"]: row["v"] for row in table.new_scan().to_arrow().to_pylist()}
 
 
 @pytest.mark.parametrize("error", AWAY)
@@ -157,7 +137,7 @@ def test_the_server_goes_away_while_a_micro_batch_is_planned(
 
         patch.setattr(kind, name, failing)
 
-    table.write(_rows(0, 50))
+    table.write(kv_rows(0, 50))
     streams.append(stream := Stream(server, table.name, startingOffsets="earliest"))
     batches = []
     for value in ("b", "c"):
@@ -167,13 +147,13 @@ def test_the_server_goes_away_while_a_micro_batch_is_planned(
             batches.append(stream.next() or [])
         assert failed == ["measure_log", "acquire"]
         failed.clear()
-        table.write(_rows(0, 50, value))
+        table.write(kv_rows(0, 50, value))
     batches += stream.rest()
     places = [
         (row["k"] % BUCKETS, row["_log_offset"], row["_change_type"]) for each in batches for row in each
     ]
     assert len(set(places)) == len(places)
-    assert folded(batches) == contents(table)
+    assert folded(itertools.chain(*batches)) == contents(table)
 
 
 def test_a_micro_batch_waits_for_the_server_behind_a_proxy(
@@ -193,10 +173,10 @@ def test_a_micro_batch_waits_for_the_server_behind_a_proxy(
 
         monkeypatch.setattr(kind, name, answer)
 
-    table.write(_rows(0, 50))
+    table.write(kv_rows(0, 50))
     streams.append(stream := Stream(server, table.name, startingOffsets="earliest"))
-    assert folded([stream.next() or []]) == contents(table)
-    table.write(_rows(0, 50, "b"))
+    assert folded(stream.next() or []) == contents(table)
+    table.write(kv_rows(0, 50, "b"))
     unless_away(trio_table.Table, "measure_log")
     unless_away(scanner.sync.Client, "table")
     changes = stream.next() or []
@@ -206,14 +186,14 @@ def test_a_micro_batch_waits_for_the_server_behind_a_proxy(
 
 def test_a_table_and_then_its_changes(server: RunningServer, table: Table, streams: list[Stream]) -> None:
     """`full`: the rows as inserts of no offset, then inserts, updates and deletes; folded they are the table."""
-    table.write(_rows(0, 100))
+    table.write(kv_rows(0, 100))
     streams.append(stream := Stream(server, table.name))
     first = stream.next()
     assert first is not None
     assert {row["_change_type"] for row in first} == {"insert"}
     assert {(row["_log_offset"], row["_commit_timestamp"]) for row in first} == {(None, None)}
     assert stream.next() is None
-    table.write(_rows(50, 150, "b"))
+    table.write(kv_rows(50, 150, "b"))
     table.delete([(number,) for number in range(10)])
     changes = stream.rest()
     kinds = [row["_change_type"] for batch in changes for row in batch]
@@ -223,7 +203,7 @@ def test_a_table_and_then_its_changes(server: RunningServer, table: Table, strea
         "update_postimage": 50,
         "delete": 10,
     }
-    assert folded([first, *changes]) == contents(table)
+    assert folded(itertools.chain(first, *changes)) == contents(table)
     assert all(row["_commit_timestamp"] is not None for batch in changes for row in batch)
 
 
@@ -232,11 +212,11 @@ def test_where_a_stream_begins(
     server: RunningServer, table: Table, streams: list[Stream], starting: str, expected: int
 ) -> None:
     """At the oldest change or behind the newest; where, is in the first micro-batch's end, also if it is empty."""
-    table.write(_rows(0, 100))
+    table.write(kv_rows(0, 100))
     streams.append(stream := Stream(server, table.name, startingOffsets=starting))
     before = stream.next()
     assert before is not None
-    table.write(_rows(100, 200))
+    table.write(kv_rows(100, 200))
     stream.stop()
     stream.start()
     rows = before + [row for batch in stream.rest() for row in batch]
@@ -247,11 +227,11 @@ def test_the_first_micro_batch_is_the_same_again(
     server: RunningServer, table: Table, streams: list[Stream]
 ) -> None:
     """Spark asks for the initial offset again when it repeats the first one: its end says where that began."""
-    table.write(_rows(0, 100))
+    table.write(kv_rows(0, 100))
     for starting in ("full", "earliest", "latest"):
         streams.append(stream := Stream(server, table.name, startingOffsets=starting))
         rows = stream.next()
-        table.write(_rows(0, 100, starting))
+        table.write(kv_rows(0, 100, starting))
         stream.stop()
         stream.start()
         assert stream.read(stream.first(), stream.offsets[0]) == rows
@@ -261,9 +241,9 @@ def test_what_began_at_a_time_is_the_same_again(
     server: RunningServer, table: Table, streams: list[Stream]
 ) -> None:
     """When retention has taken all that was before, so that the time could not be found again: the lease keeps it."""
-    table.write(_rows(0, 100))
+    table.write(kv_rows(0, 100))
     middle = {each.bucket: each.end_offset for each in table.offsets()}
-    table.write(_rows(0, 100, "b"))
+    table.write(kv_rows(0, 100, "b"))
     log = table.new_scan().with_source("log").start_at(middle).stop_at("end").to_arrow()
     # Both buckets' later commits are at or behind it, their earlier ones before.
     time = min(log["_commit_timestamp"].to_pylist()).isoformat()
@@ -291,7 +271,7 @@ def test_a_micro_batch_is_the_same_again(server: RunningServer, table: Table, st
     streams.append(stream := Stream(server, table.name, maxRowsPerTrigger="30"))
     stream.next()
     for number in range(10):
-        table.write(_rows(number, number + 10, f"{number}"))
+        table.write(kv_rows(number, number + 10, f"{number}"))
     batches = stream.rest()
     assert len(batches) > 2
     stream.stop()
@@ -307,7 +287,7 @@ def test_limits_are_reached_and_passed_by_less_than_a_commit(
 ) -> None:
     """Each micro-batch but the last has at least the limit, less than a commit more, and commits are whole."""
     for number in range(30):
-        table.write(_rows(number * 10, number * 10 + 10))
+        table.write(kv_rows(number * 10, number * 10 + 10))
     streams.append(stream := Stream(server, table.name, startingOffsets="earliest", maxRowsPerTrigger="25"))
     batches = stream.rest()
     assert all(25 <= len(rows) < 25 + 10 for rows in batches[:-1])
@@ -339,7 +319,7 @@ def test_a_busy_bucket_leaves_the_others_their_share(
 
 
 def _written_to(table: Table, bucket: int) -> list[int]:
-    table.write(_rows(0, 100))
+    table.write(kv_rows(0, 100))
     rows = table.new_scan().bucket(bucket).to_arrow()
     return sorted(rows.column("k").to_pylist())
 
@@ -355,10 +335,10 @@ def test_available_now_ends_where_the_log_ended(
     for starting, expected in (("full", 100), ("earliest", 100), ("latest", 0)):
         name = f"{table.name}_{starting}"
         with_rows = _created(client, name)
-        with_rows.write(_rows(0, 100))
+        with_rows.write(kv_rows(0, 100))
         streams.append(stream := Stream(server, name, startingOffsets=starting, maxRowsPerTrigger="10"))
         stream.reader.prepareForTriggerAvailableNow()
-        with_rows.write(_rows(100, 150))
+        with_rows.write(kv_rows(100, 150))
         assert sum(map(len, stream.rest())) == expected
         stream.stop()
         stream.start()
@@ -367,7 +347,7 @@ def test_available_now_ends_where_the_log_ended(
 
 
 def _created(client: Client, name: str) -> Table:
-    return client.create_table(name, _rows(0, 0).schema, primary_key=["k"], buckets=BUCKETS)
+    return client.create_table(name, kv_rows(0, 0).schema, primary_key=["k"], buckets=BUCKETS)
 
 
 def test_everything_at_once_if_spark_says_so(
@@ -375,7 +355,7 @@ def test_everything_at_once_if_spark_says_so(
 ) -> None:
     """`ReadAllAvailable` counts more than the options."""
     for number in range(5):
-        table.write(_rows(number * 10, number * 10 + 10))
+        table.write(kv_rows(number * 10, number * 10 + 10))
     streams.append(stream := Stream(server, table.name, startingOffsets="earliest", maxRowsPerTrigger="1"))
     end = stream.reader.latestOffset(stream.first(), ReadAllAvailable())
     assert len(stream.read(stream.first(), end)) == 50
@@ -384,26 +364,26 @@ def test_everything_at_once_if_spark_says_so(
 
 def test_a_micro_batch_waits_for_enough(server: RunningServer, table: Table, streams: list[Stream]) -> None:
     """The first does not; a later one waits for the minimum of changes."""
-    table.write(_rows(0, 10))
+    table.write(kv_rows(0, 10))
     streams.append(
         stream := Stream(
             server, table.name, startingOffsets="earliest", minRowsPerTrigger="20", maxTriggerDelay="24h"
         )
     )
     assert len(stream.next() or []) == 10
-    table.write(_rows(10, 20))
+    table.write(kv_rows(10, 20))
     assert stream.next() is None
-    table.write(_rows(20, 30))
+    table.write(kv_rows(20, 30))
     assert len(stream.next() or []) == 20
 
 
 def test_columns_and_rows_are_chosen(server: RunningServer, table: Table, streams: list[Stream]) -> None:
     """`columns` and `where`, in the snapshot as in the changes; each change passes by its own row."""
-    table.write(_rows(0, 10))
+    table.write(kv_rows(0, 10))
     streams.append(stream := Stream(server, table.name, columns="k", where="k < 5"))
-    table.write(_rows(0, 10, "b"))
+    table.write(kv_rows(0, 10, "b"))
     batches = stream.rest()
-    table.write(_rows(0, 10, "c"))
+    table.write(kv_rows(0, 10, "c"))
     batches += stream.rest()
     assert set(batches[0][0]) == {"k", "_change_type", "_log_offset", "_commit_timestamp"}
     assert [len(rows) for rows in batches] == [5, 10]
@@ -414,13 +394,13 @@ def test_the_table_is_read_by_more_tasks_than_buckets(
     server: RunningServer, table: Table, streams: list[Stream]
 ) -> None:
     """With `splits`, a bucket's keys are shared out; the rows are the same, and changes come bucket by bucket."""
-    table.write(_rows(0, 1000))
+    table.write(kv_rows(0, 1000))
     streams.append(stream := Stream(server, table.name, splits="3"))
     rows = stream.next()
     assert rows is not None
     assert sorted(row["k"] for row in rows) == list(range(1000))
     assert len(stream.reader.partitions(stream.first(), stream.offsets[0])) > BUCKETS
-    table.write(_rows(0, 1000, "b"))
+    table.write(kv_rows(0, 1000, "b"))
     assert len(stream.next() or []) == 2000
     assert len(stream.reader.partitions(*stream.offsets)) == BUCKETS
 
@@ -429,15 +409,15 @@ def test_changes_that_are_gone(
     server: RunningServer, table: Table, streams: list[Stream], caplog: pytest.LogCaptureFixture
 ) -> None:
     """Told with table, bucket and range before a task begins; or left out, with a warning, if that is wanted."""
-    table.write(_rows(0, 100))
+    table.write(kv_rows(0, 100))
     options = {"startingOffsets": "earliest", "leaseTtl": "0", "maxRowsPerTrigger": "1"}
     streams.append(strict := Stream(server, table.name, **options))
     streams.append(lenient := Stream(server, table.name, failOnDataLoss="false", **options))
     strict.next()
     lenient.next()
-    table.write(_rows(100, 200))
+    table.write(kv_rows(100, 200))
     ends = {each.bucket: each.end_offset for each in table.offsets()}
-    table.write(_rows(200, 210))
+    table.write(kv_rows(200, 210))
     _cut(server, table, ends)
     with pytest.raises(SourceDataLossError, match=f"table {table.name}, bucket .: the changes from offset"):
         strict.next()
@@ -456,9 +436,9 @@ def test_changes_that_go_while_a_task_begins(
     strict: str,
 ) -> None:
     """Retention passes between the task's question and its scan: it fails by name, or begins behind that by itself."""
-    table.write(_rows(0, 100))
+    table.write(kv_rows(0, 100))
     ends = {each.bucket: each.end_offset for each in table.offsets()}
-    table.write(_rows(100, 200))
+    table.write(kv_rows(100, 200))
     first_kept = tasks._first_kept
 
     def cut_behind(*arguments: Any) -> int:
@@ -486,13 +466,13 @@ def test_what_is_not_read_yet_is_leased(
     server: RunningServer, table: Table, streams: list[Stream], client: Client
 ) -> None:
     """The lease stands where the newest micro-batch begins, survives the planner, and is found by the next one."""
-    table.write(_rows(0, 100))
+    table.write(kv_rows(0, 100))
     streams.append(stream := Stream(server, table.name))
     stream.next()
     (lease,) = client.list_leases(table.name)
     assert lease.lease_id == stream.offsets[0]["lease"]
     before = lease.offsets(table.name)
-    table.write(_rows(0, 100, "b"))
+    table.write(kv_rows(0, 100, "b"))
     ends = {each.bucket: each.end_offset for each in table.offsets()}
     _cut(server, table, ends)
     stream.stop()
@@ -500,7 +480,7 @@ def test_what_is_not_read_yet_is_leased(
     assert len(stream.next() or []) == 200
     (lease,) = client.list_leases(table.name)
     assert lease.offsets(table.name) == before
-    table.write(_rows(0, 1, "c"))
+    table.write(kv_rows(0, 1, "c"))
     stream.next()
     (lease,) = client.list_leases(table.name)
     assert lease.offsets(table.name) == ends
@@ -510,10 +490,10 @@ def test_a_query_that_is_started_anew_keeps_its_lease_before_anything_is_committ
     server: RunningServer, table: Table, streams: list[Stream], client: Client
 ) -> None:
     """Its next micro-batch may come long after the lease would have ended: it is renewed where it is, or anew."""
-    table.write(_rows(0, 100))
+    table.write(kv_rows(0, 100))
     streams.append(stream := Stream(server, table.name, leaseTtl="100"))
     stream.next()
-    table.write(_rows(0, 100, "b"))
+    table.write(kv_rows(0, 100, "b"))
     stream.next()
     (before,) = client.list_leases(table.name)
     ends = {each.bucket: each.end_offset for each in table.offsets()}
@@ -536,11 +516,11 @@ def test_another_table_of_the_name_is_refused(
     server: RunningServer, table: Table, streams: list[Stream], client: Client
 ) -> None:
     """A table that was dropped and created anew has other changes, whatever its offsets are."""
-    table.write(_rows(0, 10))
+    table.write(kv_rows(0, 10))
     streams.append(stream := Stream(server, table.name))
     stream.next()
     client.drop_table(table.name)
-    client.create_table(table.name, table.schema, primary_key=["k"], buckets=BUCKETS).write(_rows(0, 50))
+    client.create_table(table.name, table.schema, primary_key=["k"], buckets=BUCKETS).write(kv_rows(0, 50))
     stream.stop()
     stream.start()
     with pytest.raises(TableNotFound, match="created anew"):
@@ -568,7 +548,7 @@ def test_another_table_of_the_name_between_micro_batches(
     streams.append(stream := Stream(server, table.name, startingOffsets="latest"))
     assert stream.next() == []
     client.drop_table(table.name)
-    client.create_table(table.name, table.schema, primary_key=["k"], buckets=BUCKETS).write(_rows(0, 50))
+    client.create_table(table.name, table.schema, primary_key=["k"], buckets=BUCKETS).write(kv_rows(0, 50))
     with pytest.raises(TableNotFound, match="created anew"):
         stream.next()
     assert len(stream.offsets) == 1
@@ -576,7 +556,7 @@ def test_another_table_of_the_name_between_micro_batches(
 
 def test_places_that_cannot_be(server: RunningServer, table: Table) -> None:
     """An offset inside a commit, past the end, of no bucket, a time in the future: one line, when the query starts."""
-    table.write(_rows(0, 100))
+    table.write(kv_rows(0, 100))
     for option, value, problem in (
         ("startingOffsets", '{"0": 1, "1": 0}', "is inside the commit"),
         ("startingOffsets", '{"0": 1000, "1": 0}', "past the end"),
@@ -596,9 +576,9 @@ def test_places_that_cannot_be(server: RunningServer, table: Table) -> None:
 
 def test_a_batch_read_of_the_changes(server: RunningServer, table: Table) -> None:
     """Between two places, by default everything that is kept; planned once, whatever is committed later."""
-    table.write(_rows(0, 100))
+    table.write(kv_rows(0, 100))
     (ends,) = [{each.bucket: each.end_offset for each in table.offsets()}]
-    table.write(_rows(0, 100, "b"))
+    table.write(kv_rows(0, 100, "b"))
     middle = json.dumps({str(bucket): end for bucket, end in ends.items()})
     for options, expected in (
         ({}, 300),
@@ -613,7 +593,7 @@ def test_a_batch_read_of_the_changes(server: RunningServer, table: Table) -> Non
         reader = source.reader(source.schema())
         assert isinstance(reader, ChangesReader)
         partitions = reader.partitions()
-        table.write(_rows(1000, 1010))
+        table.write(kv_rows(1000, 1010))
         table.delete([(number,) for number in range(1000, 1010)])
         worker = sent_to_worker(reader)
         rows = [row for part in partitions for batch in worker.read(part) for row in batch.to_pylist()]
@@ -622,13 +602,13 @@ def test_a_batch_read_of_the_changes(server: RunningServer, table: Table) -> Non
 
 def test_copies_of_one_load_read_the_same_changes(server: RunningServer, table: Table) -> None:
     """Spark plans both sides of a self-join in processes of their own: who is second takes what the first has found."""
-    table.write(_rows(0, 100))
+    table.write(kv_rows(0, 100))
     source = WeirDataSource({"endpoint": server.endpoint, "table": table.name, "readChanges": "true"})
     first, second = (sent_to_worker(source).reader(source.schema()) for _ in range(2))
     assert isinstance(first, ChangesReader)
     assert isinstance(second, ChangesReader)
     planned = first.partitions()
-    table.write(_rows(0, 100, "b"))
+    table.write(kv_rows(0, 100, "b"))
     assert second.partitions() == planned
 
 
@@ -637,13 +617,13 @@ def test_changes_that_are_planned_again_when_a_lease_has_ended(
     server: RunningServer, client: Client, table: Table, ended: tuple[str, ...]
 ) -> None:
     """They would end, or begin, somewhere else: the load is refused, and another one reads them."""
-    table.write(_rows(0, 100))
+    table.write(kv_rows(0, 100))
     source = WeirDataSource({"endpoint": server.endpoint, "table": table.name, "readChanges": "true"})
     first, second = (sent_to_worker(source).reader(source.schema()) for _ in range(2))
     assert isinstance(first, ChangesReader)
     assert isinstance(second, ChangesReader)
     lease_ids = first.partitions()[0].lease_ids
-    table.write(_rows(0, 100, "b"))
+    table.write(kv_rows(0, 100, "b"))
     for each in ended:
         (lease_id,) = (lease_id for lease_id in lease_ids if lease_id.endswith(each))
         assert client.leases.drop(lease_id)
@@ -659,13 +639,13 @@ def test_changes_of_a_table_that_was_created_anew_since_they_were_planned(
     server: RunningServer, client: Client, table: Table
 ) -> None:
     """They are gone, and the error says what to do in a read that has no checkpoint."""
-    table.write(_rows(0, 100))
+    table.write(kv_rows(0, 100))
     source = WeirDataSource({"endpoint": server.endpoint, "table": table.name, "readChanges": "true"})
     reader = source.reader(source.schema())
     assert isinstance(reader, ChangesReader)
     partition, *_ = reader.partitions()
     client.drop_table(table.name)
-    client.create_table(table.name, table.schema, primary_key=["k"], buckets=BUCKETS).write(_rows(0, 100))
+    client.create_table(table.name, table.schema, primary_key=["k"], buckets=BUCKETS).write(kv_rows(0, 100))
     with pytest.raises(TableNotFound, match=r"dropped and created anew since, .*; load the DataFrame again"):
         list(reader.read(partition))
 
@@ -675,7 +655,7 @@ def test_tasks_and_plans_renew_both_ends_of_a_read_of_changes(tmp_path: Path) ->
     clock = trio.testing.MockClock(rate=1.0)
     with running_server(tmp_path, clock=clock) as server:
         with connect(server.endpoint) as client:
-            _created(client, "items").write(_rows(0, 100))
+            _created(client, "items").write(kv_rows(0, 100))
         options = {"endpoint": server.endpoint, "table": "items", "readChanges": "true", "leaseTtl": "600"}
         source = WeirDataSource(options)
         reader, again = (sent_to_worker(source).reader(source.schema()) for _ in range(2))
@@ -698,7 +678,7 @@ def test_tasks_and_plans_renew_both_ends_of_a_read_of_changes(tmp_path: Path) ->
 
 def test_a_batch_read_that_cannot_be(server: RunningServer, table: Table) -> None:
     """It begins at no table, and ends at no beginning; limits go with streams."""
-    table.write(_rows(0, 100))
+    table.write(kv_rows(0, 100))
     for options, problem in (
         ({"startingOffsets": "full"}, "cannot be 'full' in a batch read"),
         ({"startingOffsets": "latest"}, "cannot be latest"),

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 import pytest
 from pyspark.errors import StreamingQueryException
 
 from tests.spark_source.frames import last_line, read, table_name
+from tests.spark_source.key_values import contents, folded, kv_rows
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,17 +24,11 @@ pytestmark = [pytest.mark.spark, pytest.mark.rocks, pytest.mark.socket]
 BUCKETS = 2
 
 
-def _rows(start: int, stop: int, value: str = "a") -> pa.Table:
-    return pa.table(
-        {"k": pa.array(range(start, stop), pa.int64()), "v": pa.array([value] * (stop - start), pa.string())}
-    )
-
-
 @pytest.fixture
 def table(request: pytest.FixtureRequest, client: Client) -> Table:
     """A table of its own for each test, with a hundred rows."""
-    table = client.create_table(table_name(request), _rows(0, 0).schema, primary_key=["k"], buckets=BUCKETS)
-    table.write(_rows(0, 100))
+    table = client.create_table(table_name(request), kv_rows(0, 0).schema, primary_key=["k"], buckets=BUCKETS)
+    table.write(kv_rows(0, 100))
     return table
 
 
@@ -94,22 +88,6 @@ class Query:
         return [row for _, rows in sorted(self.batches.items()) for row in rows]
 
 
-def folded(rows: list[dict[str, Any]]) -> dict[int, str]:
-    """What the changes make of an empty table; order within a key is that of the log."""
-    result: dict[int, str] = {}
-    for row in rows:
-        if row["_change_type"] in ("insert", "update_postimage"):
-            result[row["k"]] = row["v"]
-        else:
-            assert result.pop(row["k"]) == row["v"]
-    return result
-
-
-def contents(table: Table) -> dict[int, str]:
-    """The table as it is."""
-    return {row["k"]: row["v"] for row in table.new_scan().to_arrow().to_pylist()}
-
-
 def test_full_then_changes_is_the_table(
     spark: SparkSession, server: RunningServer, table: Table, tmp_path: Path
 ) -> None:
@@ -118,7 +96,7 @@ def test_full_then_changes_is_the_table(
     query.run()
     assert len(query.rows) == 100
     for number in range(4):
-        table.write(_rows(number * 10, number * 10 + 30, f"{number}"))
+        table.write(kv_rows(number * 10, number * 10 + 30, f"{number}"))
     table.delete([(key,) for key in range(5)])
     query.run()
     assert len(query.batches) >= 3
@@ -138,11 +116,11 @@ def test_a_micro_batch_that_failed_comes_again(
         with pytest.raises(StreamingQueryException):
             query.run()
         seen = query.batches.pop(failing)
-        table.write(_rows(0, 50, value))
+        table.write(kv_rows(0, 50, value))
         query.fails_at = None
         query.run()
         assert query.batches[failing] == seen
-        table.write(_rows(0, 50, value + "2"))
+        table.write(kv_rows(0, 50, value + "2"))
     assert len(query.rows) == 100 + 100 + 100 + 100
 
 
@@ -153,10 +131,10 @@ def test_retention_that_has_passed_the_checkpoint(
     options = {"startingOffsets": "earliest", "leaseTtl": "0"}
     query = Query(spark, server, table.name, tmp_path / "checkpoint", **options)
     query.run()
-    table.write(_rows(0, 100, "b"))
+    table.write(kv_rows(0, 100, "b"))
     for each in table.offsets():
         client.compact_log(table.name, before=each.end_offset, bucket=each.bucket)
-    table.write(_rows(0, 100, "c"))
+    table.write(kv_rows(0, 100, "c"))
     with pytest.raises(StreamingQueryException) as caught:
         query.run()
     assert f"table {table.name}, bucket 0: the changes from offset" in str(caught.value)
@@ -179,7 +157,7 @@ def test_a_stream_without_its_option(spark: SparkSession, server: RunningServer,
 def test_changes_of_a_batch_read(spark: SparkSession, server: RunningServer, table: Table) -> None:
     """All that are kept, those between two offsets, and a wrong place in one line before a task starts."""
     ends = json.dumps({str(each.bucket): each.end_offset for each in table.offsets()})
-    table.write(_rows(50, 150, "b"))
+    table.write(kv_rows(50, 150, "b"))
     changes = read(spark, server, table.name, readChanges="true")
     counts = {row["_change_type"]: row["count"] for row in changes.groupBy("_change_type").count().collect()}
     assert counts == {"insert": 150, "update_preimage": 50, "update_postimage": 50}
@@ -210,7 +188,7 @@ def test_a_continuous_query_reads_on(
     )
     try:
         query.processAllAvailable()
-        table.write(_rows(100, 130))
+        table.write(kv_rows(100, 130))
         query.processAllAvailable()
         table.delete([(key,) for key in range(10)])
         query.processAllAvailable()
@@ -249,7 +227,7 @@ def test_a_replica_that_spark_keeps(
 
     run()
     for number in range(3):
-        table.write(_rows(number * 20, number * 20 + 50, f"{number}"))
+        table.write(kv_rows(number * 20, number * 20 + 50, f"{number}"))
         table.delete([(key,) for key in range(number * 20, number * 20 + 5)])
     run()
     assert contents(replica) == {k: v for k, v in contents(table).items() if v != left_out}

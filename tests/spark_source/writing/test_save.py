@@ -16,6 +16,7 @@ from pyspark.sql import types as spark_types
 import weir.spark
 from scanner.sync import Client
 from tests.spark_source.frames import last_line, read, table_name
+from tests.spark_source.key_values import contents
 from tests.support import broken_transactions
 from tests.support.server import RunningServer
 
@@ -45,12 +46,6 @@ def save(server: RunningServer, table: str) -> Save:
     return run
 
 
-def contents(client: Client, table: str) -> dict[int, str | None]:
-    """Keys and values of the table."""
-    rows = client.table(table).new_scan().to_arrow().to_pylist()
-    return {row["k"]: row["v"] for row in rows}
-
-
 def refused(act: Callable[[], object]) -> str:
     """Our line of Spark's error."""
     with pytest.raises(PySparkException) as caught:
@@ -61,14 +56,14 @@ def refused(act: Callable[[], object]) -> str:
 def test_append(spark: SparkSession, client: Client, table: str, save: Save) -> None:
     """An append inserts new rows and replaces those of their keys, over several tasks; columns go by name."""
     save(spark.range(1, 30_000, 1, 3).selectExpr("concat('v', id) AS v", "id AS k"))
-    assert contents(client, table) == {0: "old"} | {key: f"v{key}" for key in range(1, 30_000)}
+    assert contents(client.table(table)) == {0: "old"} | {key: f"v{key}" for key in range(1, 30_000)}
     assert sum(each.end_offset for each in client.table(table).offsets()) == 2 + 2 + 29_998
 
 
 def test_columns_that_are_left_out(spark: SparkSession, client: Client, table: str, save: Save) -> None:
     """A save is of whole rows: a column that is left out is null."""
     save(spark.range(1, 3).selectExpr("id AS k"))
-    assert contents(client, table) == {0: "old", 1: None, 2: None}
+    assert contents(client.table(table)) == {0: "old", 1: None, 2: None}
 
 
 def test_changes(spark: SparkSession, client: Client, table: str, save: Save) -> None:
@@ -81,9 +76,9 @@ def test_changes(spark: SparkSession, client: Client, table: str, save: Save) ->
     ]
     columns = "k BIGINT, v STRING, _change_type STRING, _log_offset BIGINT"
     save(spark.createDataFrame(rows, columns).coalesce(1))
-    assert contents(client, table) == {1: "new", 2: "two"}
+    assert contents(client.table(table)) == {1: "new", 2: "two"}
     save(spark.sql("SELECT 1L AS k, 'x' AS v, 'delete' AS op"), changeTypeColumn="op")
-    assert contents(client, table) == {2: "two"}
+    assert contents(client.table(table)) == {2: "two"}
 
 
 def test_insert_into_a_view(spark: SparkSession, server: RunningServer, client: Client, table: str) -> None:
@@ -91,7 +86,7 @@ def test_insert_into_a_view(spark: SparkSession, server: RunningServer, client: 
     options = f"endpoint '{server.endpoint}', table '{table}'"
     spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW written USING weir OPTIONS ({options})")
     spark.sql("INSERT INTO written VALUES (5, 'five'), (1, 'new')")
-    assert contents(client, table) == {0: "old", 1: "new", 5: "five"}
+    assert contents(client.table(table)) == {0: "old", 1: "new", 5: "five"}
     assert {tuple(row) for row in read(spark, server, table).collect()} == {
         (0, "old"),
         (1, "new"),
@@ -99,7 +94,7 @@ def test_insert_into_a_view(spark: SparkSession, server: RunningServer, client: 
     }
     spark.sql("INSERT INTO written BY NAME SELECT 'six' AS v, 6L AS k")
     spark.sql("INSERT INTO written SELECT 7L AS v, 'seven' AS k")
-    assert contents(client, table) == {0: "old", 1: "new", 5: "five", 6: "six", 7: "seven"}
+    assert contents(client.table(table)) == {0: "old", 1: "new", 5: "five", 6: "six", 7: "seven"}
 
 
 def test_saves_of_several_threads(spark: SparkSession, client: Client, table: str, save: Save) -> None:
@@ -111,7 +106,7 @@ def test_saves_of_several_threads(spark: SparkSession, client: Client, table: st
 
     with ThreadPoolExecutor(2) as threads:
         list(threads.map(overwrite, ("one", "two")))
-    assert contents(client, table) in [dict.fromkeys(range(40), text) for text in ("one", "two")]
+    assert contents(client.table(table)) in [dict.fromkeys(range(40), text) for text in ("one", "two")]
 
 
 def test_a_version_that_is_saved_again(spark: SparkSession, client: Client, table: str, save: Save) -> None:
@@ -119,7 +114,7 @@ def test_a_version_that_is_saved_again(spark: SparkSession, client: Client, tabl
     frame = spark.range(1, 3).selectExpr("id AS k", "'first' AS v")
     save(frame, txnName="nightly", txnVersion=2)
     save(frame.selectExpr("k + 10 AS k", "'again' AS v"), txnName="nightly", txnVersion=2)
-    assert contents(client, table) == {0: "old", 1: "first", 2: "first"}
+    assert contents(client.table(table)) == {0: "old", 1: "first", 2: "first"}
     line = refused(lambda: save(frame, txnName="nightly", txnVersion=1))
     assert line.startswith("scanner.errors.VersionSuperseded: ")
 
@@ -130,7 +125,7 @@ def test_for_each_batch(
     """In foreachBatch the number of the batch is the version, and a batch that is run again adds nothing."""
     for batch, rows in [(0, 1), (0, 2), (1, 3)]:
         save(spark.range(rows).selectExpr("id AS k", "'new' AS v"), txnName="query", txnVersion=batch)
-    assert contents(client, table) == {0: "new", 1: "new", 2: "new"}
+    assert contents(client.table(table)) == {0: "new", 1: "new", 2: "new"}
 
 
 @pytest.mark.parametrize(
@@ -170,7 +165,7 @@ def test_what_is_refused(
         assert list(spark.sparkContext.statusTracker().getJobIdsForGroup(group)) == []
     finally:
         spark.sparkContext.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
-    assert contents(client, name) == {}
+    assert contents(client.table(name)) == {}
 
 
 @pytest.mark.parametrize("mode", ["error", "ignore"])
@@ -179,7 +174,7 @@ def test_other_modes(spark: SparkSession, client: Client, table: str, save: Save
     with pytest.raises(PySparkException) as caught:
         save(spark.range(1).selectExpr("id AS k", "'new' AS v"), mode=mode)
     assert caught.value.getCondition() == "UNSUPPORTED_DATA_SOURCE_SAVE_MODE"
-    assert contents(client, table) == {0: "old", 1: "old"}
+    assert contents(client.table(table)) == {0: "old", 1: "old"}
 
 
 def test_overwrite(
@@ -187,19 +182,19 @@ def test_overwrite(
 ) -> None:
     """An overwriting save leaves its rows alone, also if they are made of the table's own."""
     save(spark.range(1, 4).selectExpr("id AS k", "'new' AS v"), mode="overwrite")
-    assert contents(client, table) == {1: "new", 2: "new", 3: "new"}
+    assert contents(client.table(table)) == {1: "new", 2: "new", 3: "new"}
     own = read(spark, server, table).where("k > 1").selectExpr("k", "concat(v, '!') AS v")
     save(own, mode="overwrite")
-    assert contents(client, table) == {2: "new!", 3: "new!"}
+    assert contents(client.table(table)) == {2: "new!", 3: "new!"}
     save(spark.range(0).selectExpr("id AS k"), mode="overwrite")
-    assert contents(client, table) == {}
+    assert contents(client.table(table)) == {}
 
 
 def test_a_task_that_fails(spark: SparkSession, client: Client, table: str, save: Save) -> None:
     """A null key fails its task and with it the save: no row of any task is seen, and no stage is left."""
     frame = spark.range(0, 6, 1, 3).selectExpr("CASE WHEN id = 5 THEN NULL ELSE id END AS k", "'new' AS v")
     assert "KeyInvalid" in refused(lambda: save(frame))
-    assert contents(client, table) == {0: "old", 1: "old"}
+    assert contents(client.table(table)) == {0: "old", 1: "old"}
     assert sum(each.stages for each in client.table(table).transactions()) == 0
 
 
@@ -207,9 +202,9 @@ def test_one_key_in_two_tasks(spark: SparkSession, client: Client, table: str, s
     """A key that two tasks write is refused by name; repartitioned by key, the save is taken."""
     frame = spark.range(0, 4, 1, 4).selectExpr("id % 2 + 7 AS k", "'new' AS v")
     assert "scanner.errors.PartsConflict: " in refused(lambda: save(frame))
-    assert contents(client, table) == {0: "old", 1: "old"}
+    assert contents(client.table(table)) == {0: "old", 1: "old"}
     save(frame.repartition("k"))
-    assert contents(client, table) == {0: "old", 1: "old", 7: "new", 8: "new"}
+    assert contents(client.table(table)) == {0: "old", 1: "old", 7: "new", 8: "new"}
 
 
 def test_rows_that_the_server_lost(spark: SparkSession, client: Client, table: str, save: Save) -> None:
@@ -220,9 +215,9 @@ def test_rows_that_the_server_lost(spark: SparkSession, client: Client, table: s
         line = refused(lambda: save(frame))
     assert "scanner.errors.StageNotFound: of part 0, attempt " in line
     assert "at least 20 rows and keys were staged" in line
-    assert contents(client, table) == {0: "old", 1: "old"}
+    assert contents(client.table(table)) == {0: "old", 1: "old"}
     save(frame)
-    assert len(contents(client, table)) == 42
+    assert len(contents(client.table(table))) == 42
 
 
 STORED: dict[str, tuple[pa.DataType, spark_types.DataType, list[object]]] = {

@@ -14,6 +14,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from scanner.sync import Client, connect
 from tests.scanner.cli.test_processes import weir
 from tests.spark_source.frames import table_name
+from tests.spark_source.key_values import changes, contents
 from tests.support import broken_transactions
 from tests.support.server import RunningServer, running_server
 
@@ -57,28 +58,17 @@ def arrive(directory: Path, name: str, *rows: tuple[int, str | None, str]) -> No
     (directory / "rows" / f"{name}.json").write_text("\n".join(lines))
 
 
-def contents(client: Client, table: str) -> dict[int, str | None]:
-    """Keys and values of the table."""
-    rows = client.table(table).new_scan().to_arrow().to_pylist()
-    return {row["k"]: row["v"] for row in rows}
-
-
-def changes(client: Client, table: str) -> int:
-    """How many changes the table's logs have."""
-    return sum(each.end_offset for each in client.table(table).offsets())
-
-
 def test_micro_batches(client: Client, table: str, tmp_path: Path, start: Start) -> None:
     """Inserts, updates and deletes arrive batch by batch, under the query's id and the batch's number."""
     arrive(tmp_path, "first", (1, "one", "insert"), (2, "two", "insert"))
     query = start()
     query.awaitTermination()
-    assert contents(client, table) == {1: "one", 2: "two"}
+    assert contents(client.table(table)) == {1: "one", 2: "two"}
     arrive(
         tmp_path, "second", (1, None, "delete"), (2, "two", "update_preimage"), (2, "new", "update_postimage")
     )
     start().awaitTermination()
-    assert contents(client, table) == {2: "new"}
+    assert contents(client.table(table)) == {2: "new"}
     (transaction,) = client.table(table).transactions()
     assert (transaction.name, transaction.decided_version) == (query.id, 1)
     assert transaction.stages == 0
@@ -101,7 +91,7 @@ def test_the_newest_commit_of_the_checkpoint_is_lost(
         lambda frame: frame.selectExpr("k", "concat(v, '!') AS v", "_change_type").repartition(parts)
     ).awaitTermination()
     # What changed between the runs shows in the new batch alone.
-    assert contents(client, table) == {1: "new", 2: "two", 3: "three", 4: "four!"}
+    assert contents(client.table(table)) == {1: "new", 2: "two", 3: "three", 4: "four!"}
     assert changes(client, table) == before + 1
 
 
@@ -110,9 +100,9 @@ def test_a_batch_that_fails(client: Client, table: str, tmp_path: Path, start: S
     arrive(tmp_path, "first", (1, "one", "insert"), (2, "two", "upsert"))
     with pytest.raises(StreamingQueryException, match="a change of kind 'upsert' is not known"):
         start().awaitTermination()
-    assert contents(client, table) == {}
+    assert contents(client.table(table)) == {}
     start(lambda frame: frame.selectExpr("k", "v", "'insert' AS _change_type")).awaitTermination()
-    assert contents(client, table) == {1: "one", 2: "two"}
+    assert contents(client.table(table)) == {1: "one", 2: "two"}
 
 
 def test_rows_that_the_server_lost(client: Client, table: str, tmp_path: Path, start: Start) -> None:
@@ -122,9 +112,9 @@ def test_rows_that_the_server_lost(client: Client, table: str, tmp_path: Path, s
         broken_transactions.stage_half(patch)
         with pytest.raises(StreamingQueryException, match="at least 20 rows and keys were staged"):
             start().awaitTermination()
-    assert contents(client, table) == {}
+    assert contents(client.table(table)) == {}
     start().awaitTermination()
-    assert contents(client, table) == dict.fromkeys(range(20), "new")
+    assert contents(client.table(table)) == dict.fromkeys(range(20), "new")
     assert changes(client, table) == 20
 
 
@@ -139,12 +129,12 @@ def test_a_table_that_was_created_anew(client: Client, table: str, tmp_path: Pat
         StreamingQueryException, match=f"table {table} has no batch of this query, and this is batch 1"
     ):
         start().awaitTermination()
-    assert contents(client, table) == {}
+    assert contents(client.table(table)) == {}
     assert [each.stages for each in client.table(table).transactions()] == [0]
     start(failOnMissingBatches="false").awaitTermination()
     arrive(tmp_path, "third", (3, "three", "insert"))
     start().awaitTermination()
-    assert contents(client, table) == {2: "two", 3: "three"}
+    assert contents(client.table(table)) == {2: "two", 3: "three"}
 
 
 def test_a_table_that_was_restored(tmp_path: Path, start: Start, kept_port: int) -> None:
@@ -171,11 +161,11 @@ def test_a_table_that_was_restored(tmp_path: Path, start: Start, kept_port: int)
             StreamingQueryException, match="table t has batches up to 1 of this query, and this is batch 3"
         ):
             start(**own).awaitTermination()
-        assert contents(client, "t") == {1: "one"}
+        assert contents(client.table("t")) == {1: "one"}
         shutil.rmtree(checkpoint)
         of_then.rename(checkpoint)
         start(**own).awaitTermination()
-        assert contents(client, "t") == {1: "one", 2: "two", 3: "three"}
+        assert contents(client.table("t")) == {1: "one", 2: "two", 3: "three"}
 
 
 @pytest.mark.parametrize(
@@ -201,7 +191,7 @@ def test_what_is_refused(
     arrive(tmp_path, "first", (1, "one", "insert"))
     with pytest.raises(StreamingQueryException, match=expected):
         start(lambda frame: frame.selectExpr(*columns.split(", ")), **options).awaitTermination()
-    assert contents(client, table) == {}
+    assert contents(client.table(table)) == {}
 
 
 def test_complete_mode(
@@ -217,4 +207,4 @@ def test_complete_mode(
         writer = counted.writeStream.format("weir").outputMode("complete").trigger(availableNow=True)
         writer = writer.options(endpoint=server.endpoint, table=table)
         writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start().awaitTermination()
-        assert contents(client, table) == [{1: "2", 2: "1"}, {1: "2", 2: "2"}][batch]
+        assert contents(client.table(table)) == [{1: "2", 2: "1"}, {1: "2", 2: "2"}][batch]

@@ -30,6 +30,7 @@ from spark_source import (
 from spark_source.writing.tasks import StagedPart, Transaction
 from spark_source.writing.writer import SaveWriter, StreamWriter
 from tests.spark_source.frames import table_name
+from tests.spark_source.key_values import changes, contents
 from tests.spark_source.writing.tasks import run_task
 from tests.support.server import RunningServer
 
@@ -94,18 +95,6 @@ def batch(rows: dict[object, object]) -> pa.RecordBatch:
     )
 
 
-def contents(client: Client, table: str) -> dict[int, str]:
-    """Keys and values of the table."""
-    rows = client.table(table).new_scan().to_arrow().to_pylist()
-    assert len({row["k"] for row in rows}) == len(rows)
-    return {row["k"]: row["v"] for row in rows}
-
-
-def changes(client: Client, table: str) -> int:
-    """How many changes the table's logs have."""
-    return sum(each.end_offset for each in client.table(table).offsets())
-
-
 def test_a_server_that_is_away_while_a_write_is_planned(
     server: RunningServer, table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -136,9 +125,9 @@ def stages(client: Client, table: str) -> int:
 def test_a_save(client: Client, table: str, save: SaveWriter, task: Task) -> None:
     """What tasks stage is seen by nobody; the commit shows all of it, each row once."""
     messages = [task(save, 0, {0: "new", 1: "one"}), task(save, 1, {2: "two"}), task(save, 2, {})]
-    assert contents(client, table) == {0: "old"}
+    assert contents(client.table(table)) == {0: "old"}
     save.commit(messages)
-    assert contents(client, table) == {0: "new", 1: "one", 2: "two"}
+    assert contents(client.table(table)) == {0: "new", 1: "one", 2: "two"}
     assert changes(client, table) == 1 + 2 + 1 + 1
     assert stages(client, table) == 0
 
@@ -149,7 +138,7 @@ def test_a_column_that_is_added_meanwhile(client: Client, table: str, save: Save
     client.table(table).add_column(pa.field("added", pa.int32()))
     messages.append(task(save, 1, {2: "two"}))
     save.commit(messages)
-    assert contents(client, table) == {0: "old", 1: "one", 2: "two"}
+    assert contents(client.table(table)) == {0: "old", 1: "one", 2: "two"}
     assert client.table(table).new_scan().to_arrow()["added"].null_count == 3
 
 
@@ -159,7 +148,7 @@ def test_a_task_that_runs_twice(client: Client, table: str, save: SaveWriter, ta
     chosen = task(save, 0, {1: "chosen"})
     task(save, 0, {1: "too late", 8: "too late"})
     save.commit([chosen])
-    assert contents(client, table) == {0: "old", 1: "chosen"}
+    assert contents(client.table(table)) == {0: "old", 1: "chosen"}
     assert stages(client, table) == 0
 
 
@@ -191,9 +180,9 @@ def test_a_version_that_is_saved_again(
         save_version(1, {3: "again", 1: "again", 4: "again"})
     assert "version 1 of transaction nightly" in caplog.text
     assert "was published before: the 3 rows of this run were not added" in caplog.text
-    assert contents(client, table) == {0: "old", 1: "first", 2: "first"}
+    assert contents(client.table(table)) == {0: "old", 1: "first", 2: "first"}
     save_version(5, {1: "fifth"})
-    assert contents(client, table) == {0: "old", 1: "fifth", 2: "first"}
+    assert contents(client.table(table)) == {0: "old", 1: "fifth", 2: "first"}
     with pytest.raises(VersionSuperseded):
         save_version(4, {1: "fourth"})
     assert stages(client, table) == 0
@@ -207,7 +196,7 @@ def test_an_abort(client: Client, table: str, save: SaveWriter, task: Task) -> N
     assert stages(client, table) == 0
     with pytest.raises(StageNotFound):
         save.commit([message])
-    assert contents(client, table) == {0: "old"}
+    assert contents(client.table(table)) == {0: "old"}
 
 
 def test_an_abort_behind_the_decision(
@@ -219,7 +208,7 @@ def test_an_abort_behind_the_decision(
     with caplog.at_level(logging.WARNING, "weir.spark"):
         save.abort([message])
     assert "what was published under it stays, of this run or an earlier one" in caplog.text
-    assert contents(client, table) == {0: "old", 1: "one"}
+    assert contents(client.table(table)) == {0: "old", 1: "one"}
 
 
 def test_an_abort_of_a_version_that_is_superseded(
@@ -254,7 +243,7 @@ def test_an_empty_save(client: Client, table: str, save: SaveWriter, task: Task)
     save.commit([task(save, 0, {}), task(save, 1, {})])
     save.commit([])
     assert client.table(table).transactions() == []
-    assert contents(client, table) == {0: "old"}
+    assert contents(client.table(table)) == {0: "old"}
 
 
 def test_two_tasks_with_one_key(client: Client, table: str, save: SaveWriter, task: Task) -> None:
@@ -262,7 +251,7 @@ def test_two_tasks_with_one_key(client: Client, table: str, save: SaveWriter, ta
     messages = [task(save, 0, {1: "one"}), task(save, 1, {1: "other"})]
     with pytest.raises(PartsConflict, match="1"):
         save.commit(messages)
-    assert contents(client, table) == {0: "old"}
+    assert contents(client.table(table)) == {0: "old"}
 
 
 @pytest.mark.parametrize(
@@ -314,7 +303,7 @@ def test_changes_of_a_table(
         pa.record_batch(dict(zip(CHANGES.names, ([value] for value in row), strict=True))) for row in rows
     ]
     writer.commit([run_task(monkeypatch, writer, 0, batches)])
-    assert contents(client, table) == {0: "again", 1: "b", 3: "y"}
+    assert contents(client.table(table)) == {0: "again", 1: "b", 3: "y"}
 
 
 @pytest.mark.parametrize("of_log", [True, False])
@@ -332,7 +321,7 @@ def test_updates_out_of_a_condition(
     left = {"k": [1], "v": ["one"], "_change_type": ["update_preimage"], "_log_offset": [5]}
     batch = pa.record_batch({name: left[name] for name in schema.names})
     writer.commit([run_task(monkeypatch, writer, 0, [batch])])
-    assert contents(client, table) == {0: "old"} | ({} if of_log else {1: "one"})
+    assert contents(client.table(table)) == {0: "old"} | ({} if of_log else {1: "one"})
     assert stages(client, table) == 0
 
 
@@ -373,7 +362,7 @@ def test_a_table_that_was_created_anew(client: Client, table: str, save: SaveWri
     for act in (lambda: task(save, 1, {2: "two"}), lambda: save.commit([message])):
         with pytest.raises(TableNotFound, match="was dropped and created anew since Spark planned the write"):
             act()
-    assert contents(client, table) == {0: "old"}
+    assert contents(client.table(table)) == {0: "old"}
 
 
 def test_overwriting(server: RunningServer, client: Client, table: str, task: Task) -> None:
@@ -384,7 +373,7 @@ def test_overwriting(server: RunningServer, client: Client, table: str, task: Ta
         writer.commit(messages)
         before = changes(client, table)
         writer.commit(messages)
-        assert contents(client, table) == rows
+        assert contents(client.table(table)) == rows
         assert changes(client, table) == before
 
 
@@ -401,7 +390,7 @@ def test_micro_batches(client: Client, table: str, stream: StreamWriter, task: T
     batches: list[list[dict[object, object]]] = [[{1: "one"}, {2: "two"}], [{}], [{1: "three"}], []]
     for number, parts in enumerate(batches):
         commit_batch(stream, task, number, parts)
-    assert contents(client, table) == {0: "old", 1: "three", 2: "two"}
+    assert contents(client.table(table)) == {0: "old", 1: "three", 2: "two"}
     (transaction,) = client.table(table).transactions()
     assert (transaction.name, transaction.decided_version) == (QUERY, 2)
 
@@ -416,7 +405,7 @@ def test_an_empty_version_that_is_saved_again_as_another(
             source = open_source(server, table, txnName="nightly", txnVersion="1")
             source.writer(SCHEMA, overwrite).commit([])
     assert "was published before: the 0 rows of this run were not added, and replaced none" in caplog.text
-    assert contents(client, table) == {0: "old"}
+    assert contents(client.table(table)) == {0: "old"}
 
 
 @pytest.mark.parametrize("kind", ["save", "stream"])
@@ -441,10 +430,10 @@ def test_a_task_that_staged_more_than_is_there(
         StageNotFound, match=r"part 1, .* at least 2 rows and keys were staged, and 1 are there"
     ):
         commit([first, lost, empty])
-    assert contents(client, table) == {0: "old"}
+    assert contents(client.table(table)) == {0: "old"}
     for again in (second, lost):  # The second time it is decided.
         commit([first, again, empty])
-        assert contents(client, table) == {0: "old", 1: "one", 2: "two"}
+        assert contents(client.table(table)) == {0: "old", 1: "one", 2: "two"}
 
 
 def test_a_micro_batch_that_is_replayed(
@@ -458,7 +447,7 @@ def test_a_micro_batch_that_is_replayed(
     assert "was published before" in caplog.text
     assert changes(client, table) == before
     commit_batch(stream, task, 1, [{3: "three"}])
-    assert contents(client, table) == {0: "old", 1: "one", 2: "two", 3: "three"}
+    assert contents(client.table(table)) == {0: "old", 1: "one", 2: "two", 3: "three"}
 
 
 def test_a_query_that_was_killed(client: Client, table: str, stream: StreamWriter, task: Task) -> None:
@@ -466,7 +455,7 @@ def test_a_query_that_was_killed(client: Client, table: str, stream: StreamWrite
     for part in range(3):
         task(stream, part, {10 + part: "killed"}, query=QUERY, batch=0)
     commit_batch(stream, task, 0, [{1: "one"}, {2: "two"}])
-    assert contents(client, table) == {0: "old", 1: "one", 2: "two"}
+    assert contents(client.table(table)) == {0: "old", 1: "one", 2: "two"}
     assert stages(client, table) == 0
 
 
@@ -479,7 +468,7 @@ def test_an_abort_of_a_micro_batch(client: Client, table: str, stream: StreamWri
     stream.abort([None, message], 0)
     assert stages(client, table) == 1
     stream.commit([other], 0)
-    assert contents(client, table) == {0: "old", 5: "five"}
+    assert contents(client.table(table)) == {0: "old", 5: "five"}
 
 
 def test_a_commit_of_another_batch(client: Client, table: str, stream: StreamWriter, task: Task) -> None:
@@ -490,7 +479,7 @@ def test_a_commit_of_another_batch(client: Client, table: str, stream: StreamWri
     other = task(stream, 1, {2: "two"}, query="other", batch=3)
     with pytest.raises(SourceUnsupportedError, match="nothing was published"):
         stream.commit([message, other], 3)
-    assert contents(client, table) == {0: "old"}
+    assert contents(client.table(table)) == {0: "old"}
 
 
 def test_a_task_that_is_not_told_its_batch(stream: StreamWriter, task: Task) -> None:
@@ -523,13 +512,13 @@ def test_batches_that_are_missing(
         )
     with pytest.raises(SourceMissingBatchesError, match="has no batch of this query, and this is batch 3"):
         commit_batch(stream, task, 3, [{2: "two"}], query="moved")
-    assert contents(client, table) == {0: "old", 1: "one"}
+    assert contents(client.table(table)) == {0: "old", 1: "one"}
     lenient = open_source(server, table, failOnMissingBatches="false").streamWriter(SCHEMA, False)
     with caplog.at_level(logging.WARNING, "weir.spark"):
         commit_batch(lenient, task, 3, [{3: "three"}])
     assert "has batches up to 0 of this query, and this is batch 3; it is written without" in caplog.text
     commit_batch(stream, task, 4, [{4: "four"}])
-    assert contents(client, table) == {0: "old", 1: "one", 3: "three", 4: "four"}
+    assert contents(client.table(table)) == {0: "old", 1: "one", 3: "three", 4: "four"}
 
 
 def test_a_batch_of_a_query_that_may_be_forgotten(
@@ -543,7 +532,7 @@ def test_a_batch_of_a_query_that_may_be_forgotten(
         commit_batch(stream, task, 7, [{7: "seven"}], query="once:other")
     assert "version 7 of transaction once:other" in caplog.text
     assert "is the first one that the table knows of" in caplog.text
-    assert contents(client, table) == {0: "old", 7: "seven"}
+    assert contents(client.table(table)) == {0: "old", 7: "seven"}
 
 
 def test_a_batch_that_overwrites_needs_none_before_it(
@@ -553,4 +542,4 @@ def test_a_batch_that_overwrites_needs_none_before_it(
     stream = open_source(server, table).streamWriter(SCHEMA, True)
     commit_batch(stream, task, 5, [{5: "five"}])
     commit_batch(stream, task, 8, [{8: "eight"}])
-    assert contents(client, table) == {8: "eight"}
+    assert contents(client.table(table)) == {8: "eight"}
