@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -15,7 +14,9 @@ import scanner
 import scanner.sync
 from scanner import Fold, col
 from scanner.errors import ArgumentInvalid, OffsetOutOfRange
-from tests.support.server import RunningServer, running_server
+
+if TYPE_CHECKING:
+    from tests.support.server import RunningServer
 
 pytestmark = [pytest.mark.socket, pytest.mark.rocks]
 
@@ -27,20 +28,6 @@ SCHEMA = pa.schema(
     ]
 )
 BUCKETS = 3
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[RunningServer]:
-    """A server in a thread of its own."""
-    with running_server(tmp_path) as running:
-        yield running
-
-
-@pytest.fixture
-def client(server: RunningServer) -> Iterator[scanner.sync.Client]:
-    """A client of it."""
-    with scanner.sync.connect(server.endpoint) as client:
-        yield client
 
 
 @pytest.fixture

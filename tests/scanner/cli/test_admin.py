@@ -4,37 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
 
 import scanner.sync
-from scanner.cli import run
-from tests.support.server import RunningServer, running_server
+
+if TYPE_CHECKING:
+    from tests.support.server import RunningServer
 
 pytestmark = [pytest.mark.socket, pytest.mark.rocks]
 
 Weir = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[RunningServer]:
-    """A server of this test alone."""
-    with running_server(tmp_path / "data") as running:
-        yield running
-
-
-@pytest.fixture
-def command(server: RunningServer, capfdbinary: pytest.CaptureFixture[bytes]) -> Weir:
-    """Runs one command; returns its exit code, output and error lines."""
-
-    def execute(*words: object) -> tuple[int, str, str]:
-        code = run([*map(str, words), "-e", server.endpoint])
-        captured = capfdbinary.readouterr()
-        return code, captured.out.decode(), captured.err.decode()
-
-    return execute
 
 
 @pytest.fixture

@@ -43,18 +43,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
 
 
 @pytest.fixture
-def command(server: RunningServer, capfdbinary: pytest.CaptureFixture[bytes]) -> Weir:
-    """Runs one command; returns its exit code, output and error lines."""
-
-    def execute(*words: object) -> tuple[int, str, str]:
-        code = run([*map(str, words), "-e", server.endpoint])
-        captured = capfdbinary.readouterr()
-        return code, captured.out.decode(), captured.err.decode()
-
-    return execute
-
-
-@pytest.fixture
 def csv_file(tmp_path: Path) -> Path:
     """201 rows, the last with nulls."""
     path = tmp_path / "items.csv"

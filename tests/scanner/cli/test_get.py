@@ -32,18 +32,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
         yield running
 
 
-@pytest.fixture
-def command(server: RunningServer, capfdbinary: pytest.CaptureFixture[bytes]) -> Weir:
-    """Runs one command; returns its exit code, output and error lines."""
-
-    def execute(*words: object) -> tuple[int, str, str]:
-        code = run([*map(str, words), "-e", server.endpoint])
-        captured = capfdbinary.readouterr()
-        return code, captured.out.decode(), captured.err.decode()
-
-    return execute
-
-
 def test_rows_in_the_order_of_the_keys(command: Weir) -> None:
     """All found: exit code 0, and nothing on standard error."""
     code, out, err = command(

@@ -16,7 +16,7 @@ import scanner.sync
 from scanner.cli import run
 from scanner.server.auth.principals import Credentials, make_token, token_sha256
 from scanner.server.config import ScannerConfig
-from tests.support.server import running_server
+from tests.support.server import RunningServer, running_server
 
 pytestmark = [pytest.mark.socket, pytest.mark.rocks]
 
@@ -24,19 +24,13 @@ Weir = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def command(tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> Iterator[Weir]:
-    """Runs one command against a server with table `items` of two buckets; returns exit code, output and errors."""
-    with running_server(tmp_path / "data", ScannerConfig(checkpoint_interval_s=0)) as server:
-        with scanner.sync.connect(server.endpoint) as client:
+def server(tmp_path: Path) -> Iterator[RunningServer]:
+    """A server with table `items` of two buckets."""
+    with running_server(tmp_path / "data", ScannerConfig(checkpoint_interval_s=0)) as running:
+        with scanner.sync.connect(running.endpoint) as client:
             rows = pa.table({"id": range(10)})
             client.create_table("items", rows.schema, ["id"], 2).write(rows)
-
-        def execute(*words: object) -> tuple[int, str, str]:
-            code = run([*map(str, words), "-e", server.endpoint])
-            captured = capfdbinary.readouterr()
-            return code, captured.out.decode(), captured.err.decode()
-
-        yield execute
+        yield running
 
 
 def columns(output: str) -> list[list[str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import json
 import threading
@@ -17,7 +18,6 @@ import pyarrow.parquet as pq
 import pytest
 
 import scanner.sync
-from scanner.cli import run
 from scanner.cli.sql import aside, run_into, scans_of_one_state
 from scanner.cli.sql_tables import Query, Runs, ScannedTable
 from scanner.data.literals import Temporal
@@ -59,15 +59,9 @@ def server(few_tables: RunningServer) -> Iterator[RunningServer]:
 
 
 @pytest.fixture
-def command(server: RunningServer, capfdbinary: pytest.CaptureFixture[bytes]) -> Weir:
+def command(command: Weir) -> Weir:
     """Runs one query; returns its exit code, output and error lines."""
-
-    def execute(*words: object) -> tuple[int, str, str]:
-        code = run(["sql", *map(str, words), "-e", server.endpoint])
-        captured = capfdbinary.readouterr()
-        return code, captured.out.decode(), captured.err.decode()
-
-    return execute
+    return functools.partial(command, "sql")
 
 
 def objects(out: str) -> list[object]:

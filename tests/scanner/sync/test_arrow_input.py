@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
-from pathlib import Path
 
 import duckdb
 import numpy as np
@@ -19,7 +18,6 @@ import scanner
 import scanner.sync
 from scanner.client.arrow_input import to_arrow
 from tests.support.client import SCHEMA, rows
-from tests.support.server import running_server
 
 pytestmark = [pytest.mark.socket, pytest.mark.rocks]
 
@@ -34,13 +32,6 @@ FORMS: dict[str, Callable[[pa.Table], object]] = {
     "pandas": pa.Table.to_pandas,
     "duckdb": duckdb.from_arrow,
 }
-
-
-@pytest.fixture
-def client(tmp_path: Path) -> Iterator[scanner.sync.Client]:
-    """A client of a server."""
-    with running_server(tmp_path) as running, scanner.sync.connect(running.endpoint) as connected:
-        yield connected
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Iterator
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pandas as pd
 import pyarrow as pa
@@ -13,18 +13,13 @@ import pytest
 import scanner.sync
 from scanner.errors import ArgumentInvalid
 from tests.support.interrupts import interrupted_after
-from tests.support.server import RunningServer, running_server
+
+if TYPE_CHECKING:
+    from tests.support.server import RunningServer
 
 pytestmark = [pytest.mark.socket, pytest.mark.rocks]
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("text", pa.string())])
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[RunningServer]:
-    """A server in a thread of its own."""
-    with running_server(tmp_path) as running:
-        yield running
 
 
 @pytest.fixture

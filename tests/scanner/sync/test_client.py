@@ -34,13 +34,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
 
 
 @pytest.fixture
-def client(server: RunningServer) -> Iterator[scanner.sync.Client]:
-    """A client of it."""
-    with scanner.sync.connect(server.endpoint) as connected:
-        yield connected
-
-
-@pytest.fixture
 def table(client: scanner.sync.Client) -> scanner.sync.Table:
     """Its table, which has as many rows after each test."""
     return client.table("items")
