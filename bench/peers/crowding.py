@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Final
 from bench.harness.bars import Bar, at_least, at_most
 from bench.harness.errors import BenchFailed
 from bench.harness.processes import Peer, Worker, running_worker, running_writer
+from bench.harness.spread import as_document, exponent
 from bench.peers.crowds import Crowd, CrowdCost, crowd_reader, writer
 from bench.peers.rows import WIDTHS
 from bench.peers.servers import TABLE, running_servers, store
-from bench.peers.spread import as_document, exponent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -17,9 +17,9 @@ from bench.harness.errors import BenchFailed
 from bench.harness.links import Link
 from bench.harness.processes import answer_all, running_worker
 from bench.harness.server import running_server
+from bench.harness.spread import ratio
 from bench.peers.rows import WIDTHS
 from bench.peers.servers import TABLE, load
-from bench.peers.spread import ratio
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -11,10 +11,10 @@ from bench.harness.bars import Bar, at_most
 from bench.harness.errors import BenchFailed
 from bench.harness.processes import Worker, running_worker
 from bench.harness.server import running_server
+from bench.harness.spread import exponent
 from bench.peers.reading import Cost, Reading, reader
 from bench.peers.rows import WIDTHS
 from bench.peers.servers import load
-from bench.peers.spread import exponent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

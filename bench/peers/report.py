@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from bench.harness.sheet import Sheet
-from bench.peers.spread import ratio
+from bench.harness.spread import ratio
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -12,10 +12,10 @@ from bench.harness.bars import Bar, at_least, at_most
 from bench.harness.errors import BenchFailed
 from bench.harness.metrics import labelled
 from bench.harness.processes import Worker, running_worker
+from bench.harness.spread import ratio
 from bench.peers.reading import Cost, Reading, reader
 from bench.peers.rows import WIDTHS, Width
 from bench.peers.servers import TABLE, Servers, Stored, running_peers, running_servers, store
-from bench.peers.spread import ratio
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 
 from bench.harness.bars import Bar, at_least
 from bench.harness.processes import running_peer, running_worker
+from bench.harness.spread import ratio
 from bench.peers import calls
-from bench.peers.spread import ratio
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

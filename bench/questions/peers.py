@@ -65,10 +65,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from bench.harness.bars import Bar, machine, write_document
 from bench.harness.certificates import make_certificates
+from bench.harness.spread import as_document
 from bench.peers import cold, crowding, far, growth, scans, unary
 from bench.peers.report import sheets
 from bench.peers.rows import WIDTHS
-from bench.peers.spread import as_document
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -45,8 +45,8 @@ import trio
 from bench.harness.bars import Bar, at_least, at_most, write_json
 from bench.harness.cli_load import timed_load
 from bench.harness.sheet import Sheet
+from bench.harness.spread import ratio
 from bench.peers.rows import PRIMARY_KEY, SCHEMA
-from bench.peers.spread import ratio
 from bench.tpch.data import PRIMARY_KEYS, generate, read_rows, table_schema
 from scanner.data.table import TableDescription
 from scanner.server.config import ScannerConfig

@@ -9,7 +9,7 @@ from typing import Self
 
 import psutil
 
-from bench.peers.spread import ratio
+from bench.harness.spread import ratio
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from rich.console import Console
 
+from bench.harness.spread import as_document, exponent
 from bench.peers import calls, cold, crowding, far, growth, scans, unary
 from bench.peers.crowding import Crowded
 from bench.peers.crowds import CrowdCost, Run
@@ -16,7 +17,6 @@ from bench.peers.report import sheets
 from bench.peers.rows import SCHEMA, WIDTHS, pieces
 from bench.peers.scans import Scanned
 from bench.peers.serving import Ticket
-from bench.peers.spread import as_document, exponent
 from bench.peers.unary import Called
 from bench.questions.peers import PARTS, Scale, run
 
