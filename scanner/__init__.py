@@ -197,142 +197,46 @@ __all__ = [
     "tls",
 ]
 
-_HOMES: Final[dict[str, tuple[str, ...]]] = {
+_HOMES: Final = {
     "scanner.client.admin": (
-        "CheckpointInfo",
-        "CompactedLog",
-        "DrainBegun",
-        "ImageInfo",
-        "ImageState",
-        "LogPinInfo",
-        "ScanInfo",
-        "SnapshotInfo",
-        "StreamInfo",
+        "CheckpointInfo CompactedLog DrainBegun ImageInfo ImageState LogPinInfo ScanInfo SnapshotInfo "
+        "StreamInfo"
     ),
-    "scanner.client.client": (
-        "Client",
-        "connect",
-    ),
-    "scanner.client.credentials": (
-        "read_token",
-        "tls",
-    ),
-    "scanner.client.groups": (
-        "GroupBucket",
-        "GroupInfo",
-        "GroupSummary",
-    ),
-    "scanner.client.scan.group_scan": ("GroupBatches",),
-    "scanner.client.splits": ("BucketRanges",),
-    "scanner.client.table": (
-        "GroupScan",
-        "Scan",
-        "Table",
-    ),
-    "scanner.data.digest": (
-        "combine_digests",
-        "join_digests",
-    ),
-    "scanner.data.folding": ("Fold",),
+    "scanner.client.client": "Client connect",
+    "scanner.client.credentials": "read_token tls",
+    "scanner.client.groups": "GroupBucket GroupInfo GroupSummary",
+    "scanner.client.scan.group_scan": "GroupBatches",
+    "scanner.client.splits": "BucketRanges",
+    "scanner.client.table": "GroupScan Scan Table",
+    "scanner.data.digest": "combine_digests join_digests",
+    "scanner.data.folding": "Fold",
     "scanner.errors": (
-        "ArgumentInvalid",
-        "BucketNotFound",
-        "ColumnNotFound",
-        "CreditInvalid",
-        "DataCorrupted",
-        "DiskFull",
-        "Draining",
-        "GroupEpochStale",
-        "GroupMemberExpired",
-        "GroupNotEmpty",
-        "GroupNotFound",
-        "InternalError",
-        "KeyInvalid",
-        "LeaseNotFound",
-        "NotLeader",
-        "OffsetOutOfRange",
-        "PartsConflict",
-        "PermissionDenied",
-        "ResumeTokenInvalid",
-        "ScanIncomplete",
-        "ScannerError",
-        "SchemaMismatch",
-        "SequenceInvalid",
-        "ServerUnavailable",
-        "SessionBusy",
-        "SessionExpired",
-        "SessionUnknown",
-        "SlowConsumer",
-        "SnapshotLost",
-        "SourceUnsupported",
-        "StageNotFound",
-        "StagesFull",
-        "StoreClosed",
-        "StoreFailed",
-        "StoreLocked",
-        "TableExists",
-        "TableNotFound",
-        "TooManyFiles",
-        "TooManyGroups",
-        "TooManyScans",
-        "TooManyTables",
-        "TooManyTransactions",
-        "TransactionDecided",
-        "Unauthenticated",
-        "VersionGap",
-        "VersionSuperseded",
+        "ArgumentInvalid BucketNotFound ColumnNotFound CreditInvalid DataCorrupted DiskFull Draining "
+        "GroupEpochStale GroupMemberExpired GroupNotEmpty GroupNotFound InternalError KeyInvalid "
+        "LeaseNotFound NotLeader OffsetOutOfRange PartsConflict PermissionDenied ResumeTokenInvalid "
+        "ScanIncomplete ScannerError SchemaMismatch SequenceInvalid ServerUnavailable SessionBusy "
+        "SessionExpired SessionUnknown SlowConsumer SnapshotLost SourceUnsupported StageNotFound "
+        "StagesFull StoreClosed StoreFailed StoreLocked TableExists TableNotFound TooManyFiles "
+        "TooManyGroups TooManyScans TooManyTables TooManyTransactions TransactionDecided Unauthenticated "
+        "VersionGap VersionSuperseded"
     ),
-    "scanner.client.scan.expressions": (
-        "Column",
-        "Condition",
-        "col",
-        "parse_where",
-    ),
-    "scanner.client.point_reads": ("GetResult",),
-    "scanner.client.log_measures": ("MeasuredLog",),
-    "scanner.data.half_applied": ("HalfApplied",),
-    "scanner.client.leases": (
-        "Lease",
-        "LeasedBucket",
-        "LeaseInfo",
-        "LeaseState",
-        "LeaseTarget",
-        "NotLeased",
-    ),
-    "scanner.client.offsets": (
-        "OffsetRange",
-        "OffsetsAt",
-    ),
-    "scanner.client.scan.builder": (
-        "ScanMode",
-        "ScanPlan",
-        "ScanSource",
-    ),
-    "scanner.client.scan.statistics": (
-        "BucketStatistics",
-        "ScanStatistics",
-    ),
-    "scanner.data.keys": ("KeyRange",),
-    "scanner.data.table": ("TableDescription",),
-    "scanner.client.scan.table_scan": ("Batches",),
-    "scanner.client.transactions": (
-        "PartWriter",
-        "Published",
-        "Staged",
-        "Transaction",
-        "TransactionInfo",
-    ),
-    "scanner.client.writer": (
-        "Writer",
-        "WriteResult",
-    ),
-    "transport": (
-        "StallReason",
-        "StallTimes",
-    ),
+    "scanner.client.scan.expressions": "Column Condition col parse_where",
+    "scanner.client.point_reads": "GetResult",
+    "scanner.client.log_measures": "MeasuredLog",
+    "scanner.data.half_applied": "HalfApplied",
+    "scanner.client.leases": "Lease LeasedBucket LeaseInfo LeaseState LeaseTarget NotLeased",
+    "scanner.client.offsets": "OffsetRange OffsetsAt",
+    "scanner.client.scan.builder": "ScanMode ScanPlan ScanSource",
+    "scanner.client.scan.statistics": "BucketStatistics ScanStatistics",
+    "scanner.data.keys": "KeyRange",
+    "scanner.data.table": "TableDescription",
+    "scanner.client.scan.table_scan": "Batches",
+    "scanner.client.transactions": "PartWriter Published Staged Transaction TransactionInfo",
+    "scanner.client.writer": "Writer WriteResult",
+    "transport": "StallReason StallTimes",
 }
 """Which module each name is from."""
-_MODULE_OF: Final = {name: module for module, names in _HOMES.items() for name in names}
+_MODULE_OF: Final = {name: module for module, names in _HOMES.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> Any:

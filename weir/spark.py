@@ -1,31 +1,6 @@
 """The data source of Spark; see `spark_source`."""
 
-from spark_source import (
-    SourceDataError,
-    SourceDataLossError,
-    SourceError,
-    SourceMissingBatchesError,
-    SourceOptionError,
-    SourceSchemaError,
-    SourceUnsupportedError,
-    TableRead,
-    WeirDataSource,
-    register,
-    table,
-    views,
-)
+import spark_source as _spark_source
+from spark_source import *  # noqa: F403
 
-__all__ = [
-    "SourceDataError",
-    "SourceDataLossError",
-    "SourceError",
-    "SourceMissingBatchesError",
-    "SourceOptionError",
-    "SourceSchemaError",
-    "SourceUnsupportedError",
-    "TableRead",
-    "WeirDataSource",
-    "register",
-    "table",
-    "views",
-]
+__all__ = _spark_source.__all__

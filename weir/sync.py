@@ -1,31 +1,6 @@
 """The blocking client; see `scanner.sync`."""
 
-from scanner.sync import (
-    Batches,
-    Client,
-    GroupBatches,
-    GroupScan,
-    Lease,
-    Leases,
-    PartWriter,
-    Scan,
-    Table,
-    Transaction,
-    Writer,
-    connect,
-)
+from scanner import sync as _sync
+from scanner.sync import *  # noqa: F403
 
-__all__ = [
-    "Batches",
-    "Client",
-    "GroupBatches",
-    "GroupScan",
-    "Lease",
-    "Leases",
-    "PartWriter",
-    "Scan",
-    "Table",
-    "Transaction",
-    "Writer",
-    "connect",
-]
+__all__ = _sync.__all__
