@@ -22,25 +22,14 @@ import trio
 
 from scanner.errors import ArgumentInvalid, PermissionDenied, ScannerError, TableNotFound, Unauthenticated
 from scanner.server.auth.audit import AuditEvent, audit
-from scanner.server.auth.principals import EVERYBODY, Credentials, Principal, Right, bearer_token
+from scanner.server.auth.principals import EVERYBODY, Credentials, Principal, bearer_token
+from scanner.server.auth.principals import Right as Right
 from scanner.wire.statuses import from_call_failed, to_call_failed
 from transport import CallFailed, FileWatch, StatusCode
 
 if TYPE_CHECKING:
     from scanner.server.counters import Activity
     from transport import Handler, ServerStream
-
-__all__ = [
-    "Access",
-    "Caller",
-    "CredentialsFile",
-    "Principal",
-    "Right",
-    "authorize",
-    "may",
-    "principal_of",
-    "revocation",
-]
 
 _OPEN_TO_ALL: Final = ("/grpc.health.v1.Health/",)
 """Calls for health checks and monitoring, without credentials; their answers name no table."""
