@@ -392,19 +392,50 @@ class _Clock:
         return round(self.hours * 3_600_000)
 
 
+def new_store(buckets: int = 2) -> MemoryStore:
+    """A store with an empty table."""
+    store = MemoryStore()
+    store.create_table(TableDescription("t", SCHEMA, ("id",), buckets))
+    return store
+
+
+async def load(
+    store: MemoryStore, nursery: trio.Nursery, clock: _Clock, config: ScannerConfig | None = None
+) -> Transactions:
+    """The transactions of a server that starts now."""
+    config = config or ScannerConfig()
+    catalog = Catalog(store, config, nursery, inline)
+    return await Transactions.load(store, catalog, config, nursery, inline, clock.now_ms)
+
+
+async def stage_row(
+    transactions: Transactions,
+    store: MemoryStore,
+    key: VersionKey,
+    *,
+    part: int = 0,
+    attempt: int = 0,
+    number: int = 0,
+    row: bytes = b"row",
+    bucket: int = 0,
+    session: bytes = bytes(16),
+) -> None:
+    """One row, of a session of its own."""
+    writer = await transactions.open_stage(key, Attempt(part, attempt), session)
+    mutations = [Mutation(store.key_codec("t").encode([number]), row)]
+    await writer.append(list(mutation_frames({bucket: mutations})))
+    await writer.finish()
+
+
 async def test_stages_and_names_expire() -> None:
     """A day after the last stage of their version, and 30 days after the last use; not what is used meanwhile."""
-    clock, store, config = _Clock(), MemoryStore(), ScannerConfig()
-    store.create_table(TableDescription("t", SCHEMA, ("id",), 2))
+    clock, store = _Clock(), new_store()
     async with trio.open_nursery() as nursery:
-        catalog = Catalog(store, config, nursery, inline)
-        transactions = await Transactions.load(store, catalog, config, nursery, inline, clock.now_ms)
+        transactions = await load(store, nursery, clock)
 
         async def stage(name: str, version: int, part: int) -> None:
-            mutations = [Mutation(store.key_codec("t").encode([part]), b"row")]
-            writer = await transactions.open_stage(_key(name, version), Attempt(part, 0), bytes(16))
-            await writer.append(list(mutation_frames({part % 2: mutations})))
-            await writer.finish()
+            key = _key(name, version)
+            await stage_row(transactions, store, key, part=part, number=part, bucket=part % 2)
 
         async def known(after_hours: int) -> list[tuple[str, int]]:
             clock.hours += after_hours
@@ -432,28 +463,19 @@ async def test_stages_and_names_expire() -> None:
 
 async def test_what_a_clock_that_was_ahead_has_stamped_expires() -> None:
     """As if it had been used when the next server started, whose clock is right."""
-    ahead, clock, store = _Clock(), _Clock(), MemoryStore()
+    ahead, clock, store = _Clock(), _Clock(), new_store(1)
     ahead.hours = 74 * 365 * 24
     config = ScannerConfig(transaction_names_max=2)
-    store.create_table(TableDescription("t", SCHEMA, ("id",), 1))
-
-    async def stage(transactions: Transactions, part: int) -> None:
-        mutations = [Mutation(store.key_codec("t").encode([part]), b"row")]
-        writer = await transactions.open_stage(_key("load", 1), Attempt(part, 0), bytes(16))
-        await writer.append(list(mutation_frames({0: mutations})))
-        await writer.finish()
-
     async with trio.open_nursery() as nursery:
-        catalog = Catalog(store, config, nursery, inline)
-        before = await Transactions.load(store, catalog, config, nursery, inline, ahead.now_ms)
+        before = await load(store, nursery, ahead, config)
         await before.publish(_key("once:a", 1), {})
-        await stage(before, 0)
+        await stage_row(before, store, _key("load", 1))
 
-        transactions = await Transactions.load(store, catalog, config, nursery, inline, clock.now_ms)
+        transactions = await load(store, nursery, clock, config)
         with pytest.raises(TooManyTransactions):  # Its writer may come again.
             await transactions.publish(_key("once:b", 1), {})
         clock.hours = 1
-        await stage(transactions, 1)
+        await stage_row(transactions, store, _key("load", 1), part=1, number=1)
         await transactions.publish(_key("once:b", 1), {})
         assert [each.text for each in await transactions.names("t")] == ["load", "once:b"]
         clock.hours = 24
@@ -471,8 +493,7 @@ async def test_what_could_not_be_read_at_the_start_is_completed(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, refused: str
 ) -> None:
     """Without any client: once storage answers again, and the log tells of both."""
-    clock, store, config = _Clock(), MemoryStore(), ScannerConfig()
-    store.create_table(TableDescription("t", SCHEMA, ("id",), 1))
+    store = new_store(1)
     decision = Decision(table_id=0, name="load", version=1, attempts={}, buckets=(0,), decided_ms=0, order=1)
     store.transaction_files("t").write_decision("load", decision.to_document())
     stages = MemoryTransactionFiles.stages
@@ -481,11 +502,10 @@ async def test_what_could_not_be_read_at_the_start_is_completed(
         raise StoreFailed("the disk refused")
 
     async with trio.open_nursery() as nursery:
-        catalog = Catalog(store, config, nursery, inline)
         monkeypatch.setattr(MemoryTransactionFiles, "stages", refuse)
         if refused == "used":
             monkeypatch.setattr(MemoryTransactionFiles, "used", property(refuse))
-        transactions = await Transactions.load(store, catalog, config, nursery, inline, clock.now_ms)
+        transactions = await load(store, nursery, _Clock())
         await transactions.sweep()
         monkeypatch.setattr(MemoryTransactionFiles, "stages", stages)
         await transactions.sweep()
@@ -500,8 +520,7 @@ async def test_what_could_not_be_read_at_the_start_is_completed(
 
 async def test_a_table_with_staged_rows_is_not_unwritten() -> None:
     """No bucket has a row yet, and a version that is decided would be lost with the table."""
-    store = MemoryStore()
-    store.create_table(TableDescription("t", SCHEMA, ("id",), 1))
+    store = new_store(1)
     decision = Decision(table_id=0, name="load", version=1, attempts={}, buckets=(0,), decided_ms=0, order=1)
     store.transaction_files("t").write_decision("load", decision.to_document())
     async with trio.open_nursery() as nursery:
@@ -512,8 +531,7 @@ async def test_a_table_with_staged_rows_is_not_unwritten() -> None:
 
 async def test_what_is_staged_while_an_unwritten_table_goes_is_refused() -> None:
     """It would be acknowledged, and go with the table."""
-    store, config = MemoryStore(), ScannerConfig()
-    store.create_table(TableDescription("t", SCHEMA, ("id",), 2))
+    store, config = new_store(), ScannerConfig()
 
     async def stage_before_the_drop(function: Callable[[], T]) -> T:
         if isinstance(function, functools.partial) and function.func == store.drop_table:
@@ -534,8 +552,7 @@ async def test_a_table_that_is_dropped_while_its_transactions_are_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its stages do not count into what the server may keep for as long as it runs."""
-    store, config = MemoryStore(), ScannerConfig()
-    store.create_table(TableDescription("t", SCHEMA, ("id",), 2))
+    store, config = new_store(), ScannerConfig()
     async with trio.open_nursery() as nursery:
         catalog = Catalog(store, config, nursery, inline)
         before = await Transactions.load(store, catalog, config, nursery, inline, _Clock().now_ms)
@@ -554,16 +571,12 @@ async def test_a_table_that_is_dropped_while_its_transactions_are_read(
 
 async def test_rows_that_expired_are_missed() -> None:
     """Staged further in the same attempt, the version is refused to whoever knows of them."""
-    clock, store, config = _Clock(), MemoryStore(), ScannerConfig()
-    store.create_table(TableDescription("t", SCHEMA, ("id",), 2))
+    clock, store = _Clock(), new_store()
     async with trio.open_nursery() as nursery:
-        catalog = Catalog(store, config, nursery, inline)
-        transactions = await Transactions.load(store, catalog, config, nursery, inline, clock.now_ms)
+        transactions = await load(store, nursery, clock)
         for number in range(3):
-            writer = await transactions.open_stage(_key("load", 1), Attempt(0, 0), bytes([number] * 16))
-            mutations = [Mutation(store.key_codec("t").encode([number]), b"row")]
-            await writer.append(list(mutation_frames({0: mutations})))
-            await writer.finish()
+            session = bytes([number] * 16)
+            await stage_row(transactions, store, _key("load", 1), number=number, session=session)
             clock.hours += 24 if number == 1 else 23
             await transactions.sweep()
         with pytest.raises(
@@ -575,16 +588,11 @@ async def test_rows_that_expired_are_missed() -> None:
 
 async def test_names_that_are_used_once() -> None:
     """A name that begins with `once:` goes an hour after its use, or with its stages, a day after them."""
-    clock, store, config = _Clock(), MemoryStore(), ScannerConfig()
-    store.create_table(TableDescription("t", SCHEMA, ("id",), 2))
+    clock, store = _Clock(), new_store()
     async with trio.open_nursery() as nursery:
-        catalog = Catalog(store, config, nursery, inline)
-        transactions = await Transactions.load(store, catalog, config, nursery, inline, clock.now_ms)
+        transactions = await load(store, nursery, clock)
         for name in ("once:a", "once:b", "other"):
-            writer = await transactions.open_stage(_key(name, 0), Attempt(0, 0), bytes(16))
-            mutations = [Mutation(store.key_codec("t").encode([0]), b"row")]
-            await writer.append(list(mutation_frames({0: mutations})))
-            await writer.finish()
+            await stage_row(transactions, store, _key(name, 0))
         await transactions.publish(_key("once:a", 0), {0: 0})
         await transactions.publish(_key("other", 0), {0: 0})
 
@@ -602,17 +610,12 @@ async def test_names_that_are_used_once() -> None:
 
 async def test_names_that_are_over_make_room() -> None:
     """Those that are used once, the oldest first, but not sooner than their writer may ask again; and no others."""
-    clock, store, config = _Clock(), MemoryStore(), ScannerConfig(transaction_names_max=4)
-    store.create_table(TableDescription("t", SCHEMA, ("id",), 2))
+    clock, store = _Clock(), new_store()
     async with trio.open_nursery() as nursery:
-        catalog = Catalog(store, config, nursery, inline)
-        transactions = await Transactions.load(store, catalog, config, nursery, inline, clock.now_ms)
+        transactions = await load(store, nursery, clock, ScannerConfig(transaction_names_max=4))
 
         async def save(name: str) -> None:
-            writer = await transactions.open_stage(_key(name, 0), Attempt(0, 0), bytes(16))
-            mutations = [Mutation(store.key_codec("t").encode([0]), name.encode())]
-            await writer.append(list(mutation_frames({0: mutations})))
-            await writer.finish()
+            await stage_row(transactions, store, _key(name, 0), row=name.encode())
             await transactions.publish(_key(name, 0), {0: 0})
 
         for name in ("job", "once:0", "once:1"):
@@ -631,11 +634,9 @@ async def test_names_that_are_over_make_room() -> None:
 
 async def test_a_name_that_made_room_during_a_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is gone, and nothing of one that has its name now goes with it."""
-    clock, store, config = _Clock(), MemoryStore(), ScannerConfig(transaction_names_max=2)
-    store.create_table(TableDescription("t", SCHEMA, ("id",), 2))
+    clock, store = _Clock(), new_store()
     async with trio.open_nursery() as nursery:
-        catalog = Catalog(store, config, nursery, inline)
-        transactions = await Transactions.load(store, catalog, config, nursery, inline, clock.now_ms)
+        transactions = await load(store, nursery, clock, ScannerConfig(transaction_names_max=2))
 
         async def publish(name: str) -> bool:
             return (await transactions.publish(_key(name, 0), {}, overwrite=True)).decided
@@ -660,16 +661,11 @@ async def test_a_name_that_made_room_during_a_sweep(monkeypatch: pytest.MonkeyPa
 
 async def test_a_decision_is_told_though_its_publisher_goes(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is decided from the moment on at which it is written: who goes then has published."""
-    store, config, told = MemoryStore(), ScannerConfig(), []
-    store.create_table(TableDescription("t", SCHEMA, ("id",), 2))
+    store, told = new_store(), list[str]()
     async with trio.open_nursery() as nursery:
-        catalog = Catalog(store, config, nursery, inline)
-        transactions = await Transactions.load(store, catalog, config, nursery, inline, _Clock().now_ms)
+        transactions = await load(store, nursery, _Clock())
         for attempt in range(2):
-            writer = await transactions.open_stage(_key("a", 0), Attempt(0, attempt), bytes(16))
-            mutations = [Mutation(store.key_codec("t").encode([0]), b"row")]
-            await writer.append(list(mutation_frames({0: mutations})))
-            await writer.finish()
+            await stage_row(transactions, store, _key("a", 0), attempt=attempt)
         write = MemoryTransactionFiles.write_decision
         with trio.CancelScope() as scope, monkeypatch.context() as patch:
 
