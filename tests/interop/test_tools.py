@@ -69,7 +69,7 @@ def test_curl_scans(endpoint: str, blobs: Served, tmp_path: Path, request_file: 
     assert (end.end.rows, end.end.digest) == (ROWS, blobs.digest)
 
 
-def test_nghttp_scans(endpoint: str, request_file: Path, tmp_path: Path) -> None:
+def test_nghttp_scans(endpoint: str, request_file: Path) -> None:
     """Nghttp, which gives windows of 64 KiB and credits each frame, gets the whole scan and its trailers."""
     url = f"http://{endpoint}{SCAN_PATH}"
     printed = run("nghttp", "-v", "-n", "-d", str(request_file), *GRPC_FIELDS, url).decode()

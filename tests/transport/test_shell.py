@@ -133,9 +133,7 @@ async def test_handler_that_fails_hurts_only_its_call(caplog: pytest.LogCaptureF
 
 
 @pytest.mark.parametrize("why", ["reset", "disconnect", "deadline"])
-async def test_handler_is_cancelled_with_its_call(
-    why: str, autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_handler_is_cancelled_with_its_call(why: str, autojump_clock: trio.testing.MockClock) -> None:
     """A reset, a lost connection and a deadline cancel the handler; what it raises meanwhile harms nobody."""
     ended: list[str] = []
 

@@ -99,7 +99,7 @@ def test_what_is_not_for_terminals(server: RunningServer, kind: str, words: list
     assert lines[0].startswith(f"weir: {kind} is not for a terminal")
 
 
-def test_a_server_that_is_waited_for_is_told(server: RunningServer) -> None:
+def test_a_server_that_is_waited_for_is_told() -> None:
     """What takes connections and hangs up is tried again and again: the terminal says why, and how to end that."""
 
     def hang_up() -> None:

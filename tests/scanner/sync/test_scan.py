@@ -330,9 +330,7 @@ with weir.sync.connect(sys.argv[1]) as client:
 """
 
 
-def test_a_forked_process_is_told_and_harms_nothing(
-    server: RunningServer, table: scanner.sync.Table, tmp_path: Path
-) -> None:
+def test_a_forked_process_is_told_and_harms_nothing(server: RunningServer) -> None:
     """In a child process a reader raises instead of waiting for ever, and the parent's goes on."""
     done = subprocess.run(
         [sys.executable, *QUIET_FORK, "-c", FORKED, server.endpoint],
@@ -363,9 +361,7 @@ with weir.sync.connect(sys.argv[1]) as client:
 """
 
 
-def test_a_forked_process_exits_out_of_its_parents_blocks(
-    server: RunningServer, table: scanner.sync.Table
-) -> None:
+def test_a_forked_process_exits_out_of_its_parents_blocks(server: RunningServer) -> None:
     """With its own exit code; the parent's blocks go on."""
     done = subprocess.run(
         [sys.executable, *QUIET_FORK, "-c", FORKED_BLOCKS, server.endpoint],

@@ -119,9 +119,7 @@ def test_a_version_that_is_saved_again(spark: SparkSession, client: Client, tabl
     assert line.startswith("scanner.errors.VersionSuperseded: ")
 
 
-def test_for_each_batch(
-    spark: SparkSession, server: RunningServer, client: Client, table: str, save: Save
-) -> None:
+def test_for_each_batch(spark: SparkSession, client: Client, table: str, save: Save) -> None:
     """In foreachBatch the number of the batch is the version, and a batch that is run again adds nothing."""
     for batch, rows in [(0, 1), (0, 2), (1, 3)]:
         save(spark.range(rows).selectExpr("id AS k", "'new' AS v"), txnName="query", txnVersion=batch)

@@ -294,7 +294,7 @@ def test_a_restore_that_was_killed(data: Path, tmp_path: Path) -> None:
         restore(backup, restored)
 
 
-def test_a_restore_that_was_killed_at_its_end(data: Path, tmp_path: Path) -> None:
+def test_a_restore_that_was_killed_at_its_end(data: Path) -> None:
     """Marked is not whole, whatever else is there: the next restore may empty it, so nobody may have written to it."""
     (data / "RESTORING").touch()
     with pytest.raises(StoreFailed, match="not whole"), RocksStore.open(data):

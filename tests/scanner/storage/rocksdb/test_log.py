@@ -423,7 +423,7 @@ def _files(bucket: RocksBucket) -> list[LogFile]:
         return log_files(database)
 
 
-def test_many_small_files_become_one(of_ten_files: RocksBucket, tmp_path: Path) -> None:
+def test_many_small_files_become_one(of_ten_files: RocksBucket) -> None:
     """What is read is the same, before and after the bucket is opened anew, and it is cut as before."""
     bucket, changes = of_ten_files, changes_of(of_ten_files)
     assert [len(_files(bucket)), bucket.join_log(), len(_files(bucket))] == [10, True, 1]
