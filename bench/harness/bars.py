@@ -57,8 +57,8 @@ def machine() -> dict[str, object]:
     }
 
 
-def write_json(output: Path | None, bars: Sequence[Bar], **measured: object) -> None:
-    """Write the JSON of a bench.
+def write_json(output: Path | None, bars: list[Bar], **measured: object) -> list[Bar]:
+    """Write the JSON of a bench; returns its bars.
 
     Args:
         output: Where; None: nowhere.
@@ -66,6 +66,7 @@ def write_json(output: Path | None, bars: Sequence[Bar], **measured: object) -> 
         measured: The rest, by name; dataclasses become objects.
     """
     write_document(output, {"bars": bars, **measured, "machine": machine()})
+    return bars
 
 
 def write_document(output: Path | None, document: Mapping[str, object]) -> None:

@@ -301,7 +301,5 @@ def run(output: Path | None, console: Console, *, only: tuple[str, ...] = ()) ->
                 f"{each.rate_ratio:.2f}",
             )
     console.print(table)
-    bars = judge(measured)
     attacked = [{**asdict(each), "rate_ratio": round(each.rate_ratio, 2)} for each in measured]
-    write_json(output, bars, attacks=attacked)
-    return bars
+    return write_json(output, judge(measured), attacks=attacked)

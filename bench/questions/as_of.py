@@ -324,9 +324,7 @@ def run(output: Path | None, console: Console, *, rows: int, changes: int, memor
         console.print("scanning ...")
         measured: Measured = _in_fresh_process(measure, data, prepared, memory_mib * MIB)
     console.print(_table(measured))
-    found = bars(measured)
-    write_json(output, found, figures=figures(measured), measured=measured)
-    return found
+    return write_json(output, bars(measured), figures=figures(measured), measured=measured)
 
 
 def _in_fresh_process(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

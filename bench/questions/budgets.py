@@ -90,5 +90,4 @@ def run(output: Path | None, console: Console) -> list[Bar]:
             ok=shares[most] <= SHARE_MAX,
         )
     ]
-    write_json(output, bars, sent={cost.name: kinds[kind] for kind, cost in COSTS.items()})
-    return bars
+    return write_json(output, bars, sent={cost.name: kinds[kind] for kind, cost in COSTS.items()})

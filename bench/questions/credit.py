@@ -263,8 +263,9 @@ def run(output: Path | None, console: Console) -> list[Bar]:
         table.add_row(each.client, each.path, *shown, f"{each.ahead_bytes:,}")
     console.print(table)
     found = bars(measured, row_bytes)
-    write_json(output, found, measured=measured, credit_bytes=CREDIT_BYTES, row_message_bytes=row_bytes)
-    return found
+    return write_json(
+        output, found, measured=measured, credit_bytes=CREDIT_BYTES, row_message_bytes=row_bytes
+    )
 
 
 async def _measure_all(console: Console) -> tuple[list[Measured], int]:

@@ -165,6 +165,4 @@ def run(output: Path | None, console: Console, *, rounds: int, megabytes: int) -
                 continue
             table.add_row(f"{credit}{', lags' if lags else ''}", *cells)
     console.print(table)
-    found = bars(measured)
-    write_json(output, found, measured=measured)
-    return found
+    return write_json(output, bars(measured), measured=measured)

@@ -135,9 +135,7 @@ def run(output: Path | None, console: Console, *, seed: int, cases: range, jobs:
         console,
         "cases by answer: " + ", ".join(f"{name} {count}" for name, count in found.outcomes.most_common()),
     )
-    judged = bars(found)
-    write_json(output, judged, **_document(found), seconds=round(seconds, 1))
-    return judged
+    return write_json(output, bars(found), **_document(found), seconds=round(seconds, 1))
 
 
 def _document(found: Found) -> dict[str, object]:

@@ -146,8 +146,7 @@ def run(output: Path | None, console: Console, *, rows: int, rounds: int) -> lis
         f"the image took {made_s:.1f} s to make and takes {made.disk_bytes / rows:.0f} octets a row"
     )
     judged = bars(found) + filter_bars(filtered)
-    write_json(output, judged, image=made, made_s=made_s, measured=found, filtered=filtered)
-    return judged
+    return write_json(output, judged, image=made, made_s=made_s, measured=found, filtered=filtered)
 
 
 def bars(found: list[Measured]) -> list[Bar]:

@@ -96,9 +96,7 @@ def run(output: Path | None, console: Console, *, rows: int, rounds: int) -> lis
             with _running(lambda: _make_beside(server, data)) as goes_on:
                 found.append(_measure(table, rows, _PROCESS, goes_on))
     console.print(_shown(found))
-    measured = bars(found)
-    write_json(output, measured, measured=found)
-    return measured
+    return write_json(output, bars(found), measured=found)
 
 
 def bars(found: list[Beside]) -> list[Bar]:

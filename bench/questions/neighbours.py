@@ -163,6 +163,4 @@ def run(output: Path | None, console: Console, *, rounds: int) -> list[Bar]:
     ]  # fmt: skip
     title = f"{FAST} streams of 64 KiB messages on one connection, median of {rounds}"
     console.print(Sheet(title, ("neighbour", "MB/s", "least", "most", "neighbour had MB"), rows).rich())
-    found = bars(measured)
-    write_json(output, found, measured=measured)
-    return found
+    return write_json(output, bars(measured), measured=measured)

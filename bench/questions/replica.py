@@ -304,6 +304,4 @@ def run(output: Path | None, console: Console, *, kills: int, seed: int) -> list
     )
     for each in result.wrong[:20]:
         console.print(f"WRONG {each}", markup=False)
-    found = bars(result, kills)
-    write_json(output, found, **asdict(result), seconds=round(seconds, 1))
-    return found
+    return write_json(output, bars(result, kills), **asdict(result), seconds=round(seconds, 1))

@@ -248,6 +248,4 @@ def run(output: Path | None, console: Console) -> list[Bar]:
     console.print(_idle_table(idle).rich())
     curve = measure_curve()
     console.print(_curve_table(curve).rich())
-    found = bars(idle, curve)
-    write_json(output, found, idle=idle, curve=curve)
-    return found
+    return write_json(output, bars(idle, curve), idle=idle, curve=curve)

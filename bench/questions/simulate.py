@@ -194,9 +194,7 @@ def run(output: Path | None, console: Console, *, seeds: int, first_seed: int, v
         simulated = run_seeds(first_seed, seeds, done)
     seconds = time.monotonic() - started
     _print(console, simulated, seconds)
-    found = bars(simulated)
-    write_json(output, found, **_document(simulated), seconds=round(seconds, 1))
-    return found
+    return write_json(output, bars(simulated), **_document(simulated), seconds=round(seconds, 1))
 
 
 def _show(outcome: Outcome, console: Console) -> None:

@@ -164,16 +164,14 @@ def run(
                 measured[way].cpu_us_per_row.append(spent.per_row_us(rows))
                 console.print(f"round {number + 1} of {rounds}: {way}: {rows / seconds:,.0f} rows/s")
     console.print(_table(measured).rich())
-    found = judge(measured)
-    write_json(
+    return write_json(
         output,
-        found,
+        judge(measured),
         rows=rows,
         images=images,
         batch={"rows": batch.num_rows, "bytes": batch.nbytes},
         ways={str(way): each for way, each in measured.items()},
     )
-    return found
 
 
 def judge(measured: Mapping[Way, Measured]) -> list[Bar]:

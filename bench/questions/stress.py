@@ -229,9 +229,7 @@ def run(output: Path | None, console: Console, *, seconds: float, seed: int | No
         else:
             stressed = trio.run(stress.run, None)
     _print(console, stressed, time.monotonic() - started)
-    found = bars(stressed)
-    write_json(output, found, **_document(stressed))
-    return found
+    return write_json(output, bars(stressed), **_document(stressed))
 
 
 def _print(console: Console, stressed: Stressed, seconds: float) -> None:

@@ -102,17 +102,15 @@ def run(output: Path | None, console: Console, *, plan: Plan) -> list[Bar]:
                 steps = 0 if writer is None else writer.steps - STEPS_BEFORE
         rows = {table: row_count(data, table) for table in TABLES}
     console.print(_table(asked))
-    bars = judge(asked, plan, steps)
-    write_json(
+    return write_json(
         output,
-        bars,
+        judge(asked, plan, steps),
         plan={**asdict(plan), "queries": list(plan.queries)},
         rows=rows,
         load_s=load_s,
         writer_steps=steps,
         asked=asked,
     )
-    return bars
 
 
 def _load(endpoint: str, data: Path, buckets: int, console: Console) -> dict[str, float]:

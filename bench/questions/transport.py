@@ -392,6 +392,4 @@ def run(
         ]
         measured = measure(cases, rounds, console)
     console.print(_table(measured))
-    found = bars(measured)
-    write_json(output, found, measured=measured)
-    return found
+    return write_json(output, bars(measured), measured=measured)

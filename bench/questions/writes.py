@@ -302,9 +302,7 @@ def run(
     )
     for kind, disk in disks.items():
         console.print(f"an octet of {kind} takes {disk.rows} octets as rows and {disk.log} in the log")
-    found_bars = _bars(rates, share, disks)
-    write_json(output, found_bars, rates=rates, disk=disks, wait=wait)
-    return found_bars
+    return write_json(output, _bars(rates, share, disks), rates=rates, disk=disks, wait=wait)
 
 
 def _shuffled(count: int) -> list[int]:
