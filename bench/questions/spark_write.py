@@ -21,8 +21,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import psutil
-
 import scanner.sync
 from bench.harness.bars import Bar, at_least, write_json
 from bench.harness.errors import BenchFailed
@@ -90,11 +88,11 @@ class Writes:
         table = self._client.create_table(
             _TABLE, SCHEMA, primary_key=list(PRIMARY_KEY), buckets=self._buckets
         )
-        before, own, started = self._cpu(), _own_cpu_s(), time.perf_counter()
+        before, own, started = self._cpu(), time.process_time(), time.perf_counter()
         self._ways[way](table)
         seconds = time.perf_counter() - started
         spent = (self._cpu() - before).per_row_us(self._rows)
-        spent["client"] = round((_own_cpu_s() - own) / self._rows * 1e6, 3)
+        spent["client"] = round((time.process_time() - own) / self._rows * 1e6, 3)
         ids = [
             sum(batch["id"].to_pylist()) for batch in table.new_scan().select("id").to_arrow().to_batches()
         ]
@@ -152,11 +150,6 @@ def run(
     ratio = measured["spark"].over(measured["client"])
     found = [at_least("spark over client", ratio, OVER_CLIENT_MIN)]
     return write_json(output, found, rows=rows, tasks=tasks, buckets=buckets, ways=measured)
-
-
-def _own_cpu_s() -> float:
-    times = psutil.Process().cpu_times()
-    return float(times.user + times.system)
 
 
 def _table(measured: Mapping[str, Measured]) -> Sheet:
