@@ -138,7 +138,9 @@ class SourceOptions:
 
         def take(name: str, parse: Callable[[str, str], T], default: T) -> T:
             entry = given.get(name.lower())
-            return default if entry is None else parse(name, entry[1].strip())
+            if entry is None:
+                return default
+            return parse(name, entry[1] if name in _WITH_ITS_SPACES else entry[1].strip())
 
         for name in ("endpoint", "table"):
             if name not in given:
@@ -217,6 +219,8 @@ _NO_CATALOG_TABLES = (
     " in Python; use CREATE TEMPORARY VIEW ... USING weir OPTIONS (...), or spark.read.format('weir')"
 )
 _SPELLED: Mapping[str, str] = {name.lower(): name for name in OPTION_NAMES}
+_WITH_ITS_SPACES = frozenset(["keyFrom", "keyTo"])
+"""What is cut off here, a string column's value would lack: `spark_source.batch.keys` reads it, and knows the type."""
 
 CONTRADICTIONS: Mapping[tuple[str, str], str] = {
     ("asOf", "asOfTimestamp"): "both say which state is read",
@@ -299,7 +303,7 @@ def _parse_endpoint(name: str, value: str) -> str:
 
 
 def _parse_text(name: str, value: str) -> str:
-    if not value:
+    if not value.strip():
         raise refused(name, value, f"it is {_HELP[name]}")
     return value
 

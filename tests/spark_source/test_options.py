@@ -65,7 +65,7 @@ REFUSED: dict[str, tuple[str, list[str]]] = {
     "columns twice": ("a is there more than once", ["a,b,a"]),
     "statistics": ("it is true or false", ["", "1", "yes", "on"]),
     # Empty, they would read everything.
-    **{name: (f"option {name!r} cannot be ''", [" "]) for name in ("where", "keyFrom", "keyTo")},
+    **{name: (f"option {name!r} cannot be '", ["", " "]) for name in ("where", "keyFrom", "keyTo")},
     # Zero, fractions, other units and sizes past the bound.
     **{
         name: (
