@@ -2,6 +2,7 @@
 
 import signal
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,11 +19,39 @@ from scanner import ScannerError
 INTERRUPTED = 130
 
 Command = TypeVar("Command", bound=Callable[..., object])
+
+
+def _checked_file(context: click.Context, parameter: click.Parameter, output: Path | None) -> Path | None:
+    if output is not None:
+        _checked_folder(context, parameter, output.parent)
+    return output
+
+
+def _checked_folder(context: click.Context, parameter: click.Parameter, folder: Path | None) -> Path | None:
+    """Make a directory, and refuse one that takes no files now: not when everything is measured."""
+    if folder is not None:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=folder):
+                pass
+        except OSError as error:
+            raise click.BadParameter(f"cannot write into {folder}: {error.strerror}") from error
+    return folder
+
+
 _json = click.option(
-    "--json", "output", type=click.Path(path_type=Path, dir_okay=False), help="Write the measurements here."
+    "--json",
+    "output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    callback=_checked_file,
+    help="Write the measurements here.",
 )
 _plots = click.option(
-    "--plots", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="Draw pictures there."
+    "--plots",
+    type=click.Path(path_type=Path, file_okay=False),
+    callback=_checked_folder,
+    metavar="DIR",
+    help="Draw pictures there.",
 )
 
 
@@ -45,7 +74,11 @@ def main() -> None:
 
 @main.command()
 @click.option(
-    "--output", type=click.Path(path_type=Path, dir_okay=False), default=Path("demo.json"), show_default=True
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    callback=_checked_file,
+    default=Path("demo.json"),
+    show_default=True,
 )
 @_number("--rounds", 2, "Scans per mode and bucket under writes.")
 @click.option("--seed", type=int, default=2013, show_default=True, help="Chooses what the writer changes.")
@@ -621,8 +654,14 @@ def _judge(bars: Sequence[Bar]) -> None:
     click.echo(f"every bar is met: {met}" if bars else "nothing that these options measure has a bar")
 
 
-def _interrupt(signal_number: int, frame: FrameType | None) -> NoReturn:
-    raise KeyboardInterrupt
+def _interrupt(signal_number: int, frame: FrameType | None) -> None:
+    # Not raised here: while trio runs, only its own handler of Ctrl-C knows where that does no harm.
+    signal.raise_signal(signal.SIGINT)
+
+
+def _end(said: str, status: int) -> NoReturn:
+    click.echo(f"bench: {said}", err=True)
+    sys.exit(status)
 
 
 if __name__ == "__main__":
@@ -631,8 +670,10 @@ if __name__ == "__main__":
     try:
         main(standalone_mode=False)
     except (BenchFailed, ScannerError, click.ClickException) as error:
-        click.echo(f"bench: {error}", err=True)
-        sys.exit(1)
+        _end(str(error), 1)
     except (KeyboardInterrupt, click.Abort):
-        click.echo("bench: interrupted", err=True)
-        sys.exit(INTERRUPTED)
+        _end("interrupted", INTERRUPTED)
+    except BaseExceptionGroup as group:  # of a nursery
+        if group.subgroup(KeyboardInterrupt) is None:
+            raise
+        _end("interrupted", INTERRUPTED)

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import psutil
 
+from bench.harness.errors import BenchFailed
+
 
 @dataclass(frozen=True, slots=True)
 class Bar:
@@ -70,10 +72,20 @@ def write_json(output: Path | None, bars: list[Bar], **measured: object) -> list
 
 
 def write_document(output: Path | None, document: Mapping[str, object]) -> None:
-    """Write a JSON whole or not at all: a run that is ended here leaves what was there before."""
+    """Write a JSON whole or not at all: a run that is ended here leaves what was there before.
+
+    Raises:
+        BenchFailed: It cannot be written.
+    """
     if output is None:
         return
-    output.parent.mkdir(parents=True, exist_ok=True)
-    beside = output.with_suffix(".part")
-    beside.write_text(json.dumps(document, indent=1, default=asdict) + "\n", encoding="utf-8")
-    beside.replace(output)
+    text = json.dumps(document, indent=1, default=asdict) + "\n"
+    beside = output.with_name(f"{output.name}.{os.getpid()}.part")
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        beside.write_text(text, encoding="utf-8")
+        beside.replace(output)
+    except OSError as error:
+        raise BenchFailed(f"the measurements are not in {output}: {error}") from error
+    finally:
+        beside.unlink(missing_ok=True)

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import runpy
+import signal
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import trio
 from click.testing import CliRunner
 from rich.console import Console
 
@@ -43,6 +47,49 @@ def test_a_json_that_cannot_be_made_leaves_the_one_before(tmp_path: Path) -> Non
     with pytest.raises(TypeError):
         write_json(output, [BAR], measured=object())
     assert json.loads(output.read_text())["bars"]
+
+
+def test_a_json_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    """And nothing lies beside it."""
+    output = tmp_path / "figures.json"
+    output.mkdir()
+    with pytest.raises(BenchFailed, match=r"^the measurements are not in .*figures\.json: "):
+        write_json(output, [BAR])
+    assert list(tmp_path.iterdir()) == [output]
+
+
+@pytest.mark.parametrize(("option", "place"), [("--json", "file/figures.json"), ("--plots", "file/plots")])
+def test_where_nothing_can_be_written_nothing_is_measured(
+    option: str, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody learns that after ten minutes."""
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(tail, "run", lambda *_, **__: pytest.fail("measured"))
+    done = CliRunner().invoke(main, ["tail", option, str(tmp_path / place)])
+    assert (done.exit_code, "cannot write into" in done.output) == (2, True)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_bench_that_is_ended_in_a_nursery_says_so(
+    number: signal.Signals, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Status 1 would say that a bar is missed."""
+
+    async def wait() -> None:
+        async with trio.open_nursery():
+            signal.raise_signal(number)
+            await trio.sleep_forever()
+
+    monkeypatch.setattr(tail, "run", lambda *_, **__: trio.run(wait))
+    monkeypatch.setattr(sys, "argv", ["bench", "tail"])
+    monkeypatch.delitem(sys.modules, "bench.__main__")
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        with pytest.raises(SystemExit) as ended:
+            runpy.run_module("bench", run_name="__main__")
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert (ended.value.code, capsys.readouterr().err) == (130, "bench: interrupted\n")
 
 
 def test_a_run_without_bars_does_not_say_that_they_are_met(monkeypatch: pytest.MonkeyPatch) -> None:
