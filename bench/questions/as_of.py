@@ -137,7 +137,7 @@ def prepare(directory: Path, rows: int, changes: int) -> Prepared:
         _change(store, bucket, rows, log_offset + changes)
         return Prepared(
             log_offset=log_offset,
-            rows=before.rows,
+            rows=rows,
             digest=before.digest,
             changes=bucket.log_end - log_offset,
             load_s=round(time.perf_counter() - started, 2),
