@@ -42,8 +42,6 @@ class Link:
     cut_bytes: float = math.inf
     rng: Random = field(default_factory=lambda: Random(5))
     connects: int = 0
-    down_bytes: int = 0
-    """That came from the server and passed."""
     cuts: int = 0
     recoveries_s: list[float] = field(default_factory=list)
     """From each break to the first rows on the line after it."""
@@ -65,9 +63,8 @@ class Link:
         self.nursery.start_soon(line.carry_up)
         return line
 
-    def passed(self, line: Line, count: int) -> None:
+    def passed(self, line: Line) -> None:
         """Octets have come down a line."""
-        self.down_bytes += count
         if self.lost_at is not None and line.down_bytes >= _SPOKEN_BYTES:
             self.recoveries_s.append(trio.current_time() - self.lost_at)
             self.lost_at = None
@@ -141,7 +138,7 @@ class Line(trio.abc.HalfCloseableStream):
             await self.break_off()
         self._check()
         self.down_bytes += len(data)
-        self._link.passed(self, len(data))
+        self._link.passed(self)
         return data
 
     async def break_off(self) -> None:

@@ -52,7 +52,7 @@ class CutCost:
     recovery_ms: float
     """From a cut to the next rows on the line, median of all; 0: none."""
     again_mb_per_cut: float
-    """That came down the lines more than a scan takes without a cut, for each cut, median."""
+    """That the server sent more than a scan takes without a cut, for each cut, median: also what was still under way."""
     restarts: int
     """Times that a consumer had to begin again, all scans."""
     rows_again: int
@@ -76,11 +76,12 @@ def measure_cuts(
     for seed in range(rounds):
         for model, rate in costs:
             way = Way(model=model, cut_bytes=rate, page_bytes=page_bytes_between(rate))
-            costs[model, rate].append(
-                trio.run(functools.partial(scan_once, server.endpoint, table, rows, way, seed))
-            )
+            before = server.held().sent_bytes
+            cost = trio.run(functools.partial(scan_once, server.endpoint, table, rows, way, seed))
+            cost.sent_bytes = server.held().sent_bytes - before
+            costs[model, rate].append(cost)
             advance()
-    whole = {model: statistics.median(each.line_bytes for each in costs[model, math.inf]) for model in MODELS}
+    whole = {model: statistics.median(each.sent_bytes for each in costs[model, math.inf]) for model in MODELS}
     return [_cut_cost(model, rate, found, whole[model]) for (model, rate), found in costs.items()]
 
 
@@ -94,7 +95,7 @@ def page_bytes_between(rate: float) -> int:
 
 def _cut_cost(model: str, rate: float, costs: Sequence[Cost], whole_bytes: float) -> CutCost:
     recoveries = [each for cost in costs for each in cost.recoveries_s]
-    again = [(cost.line_bytes - whole_bytes) / max(1, cost.cuts) for cost in costs]
+    again = [(cost.sent_bytes - whole_bytes) / max(1, cost.cuts) for cost in costs]
     return CutCost(
         model=model,
         every_bytes=rate,

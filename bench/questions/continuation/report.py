@@ -15,6 +15,8 @@ DEFAULT_WAY: Mapping[str, Any] = {
     "page_depth": 1,
     "round_trip_s": 0.0,
     "cut_bytes": None,
+    "credit_bytes": None,
+    "ranges": 1,
 }
 
 
@@ -128,7 +130,7 @@ def _speeds(document: Document) -> Table:
             yield (
                 way["model"],
                 cell["table"],
-                f"{way['page_bytes'] / 2**20:g} x{way['page_depth']}" if way["model"] != "push" else "",
+                _means(way),
                 f"{way['round_trip_s'] * 1000:.0f}",
                 f"{median['written_per_s']:.0f}",
                 f"{median['seconds']:.3f}",
@@ -141,10 +143,18 @@ def _speeds(document: Document) -> Table:
             )
 
     heads = (
-        "model", "table", "MiB x ahead", "rtt ms", "writes/s", "s", "M rows/s", "MB/s", "first ms", "calls",
+        "model", "table", "page or credit", "rtt ms", "writes/s", "s", "M rows/s", "MB/s", "first ms", "calls",
         "seeks", "states",
     )  # fmt: skip
     return _rows("Whole scans", heads, rows())
+
+
+def _means(way: Mapping[str, Any]) -> str:
+    """Pages in MiB and how many ahead, or the credit; and how many ranges at a time."""
+    page = f"{way['page_bytes'] / 2**20:.3g} x{way['page_depth']}"
+    credit = f"{way['credit_bytes'] / 2**20:g}" if way["credit_bytes"] else ""
+    of_each = credit if way["model"] == "push" else page
+    return of_each if way["ranges"] == 1 else f"{of_each} of {way['ranges']}".strip()
 
 
 def _crossover(document: Document) -> Table:

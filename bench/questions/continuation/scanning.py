@@ -23,6 +23,7 @@ import scanner
 from bench.harness.errors import BenchFailed
 from bench.harness.links import Link
 from bench.questions.continuation.orders import KEY, lost_and_repeated
+from scanner.tasks import bare
 
 MODELS = ("push", "session", "token", "cursor", "asof")
 MIB = 1024 * 1024
@@ -38,6 +39,10 @@ class Way:
     page_depth: int = 1
     round_trip_s: float = 0.0
     cut_bytes: float = math.inf
+    credit_bytes: int | None = None
+    """Of push; None: it sizes itself."""
+    ranges: int = 1
+    """Of keys, each scanned by itself at the same time, as of one offset: push and `asof`."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -50,8 +55,8 @@ class Cost:
     rows: int = 0
     message_bytes: int = 0
     """Of batches and pages that were taken, throughout."""
-    line_bytes: int = 0
-    """That came down the lines, throughout."""
+    sent_bytes: int = 0
+    """That the server wrote to its sockets, also those that were lost on their way."""
     requests: int = 0
     seeks: int = 0
     """Of the server's storage."""
@@ -95,7 +100,7 @@ async def open_client(endpoint: str, way: Way, seed: int = 7) -> AsyncIterator[t
 
 def planned(table: scanner.Table, way: Way) -> scanner.Scan:
     """The scan of a whole table that `way` describes."""
-    scan = table.new_scan().with_mode(way.model)
+    scan = table.new_scan().with_mode(way.model).with_credit(way.credit_bytes or "auto")
     return scan.with_page_bytes(way.page_bytes).with_page_depth(way.page_depth)
 
 
@@ -108,20 +113,35 @@ async def scan_once(endpoint: str, table_name: str, rows: int, way: Way, seed: i
     cost = Cost()
     async with open_client(endpoint, way, seed) as (client, link):
         table = await client.table(table_name)
-        before = link.down_bytes
         with trio.move_on_after(SCAN_TIMEOUT_S) as scope:
-            await scan_to_end(planned(table, way), rows, cost)
+            await _scan_to_end(table, way, rows, cost)
         if scope.cancelled_caught:
             raise BenchFailed(f"a scan by {way.model} took longer than {SCAN_TIMEOUT_S:.0f} s: {way}")
-        cost.line_bytes = link.down_bytes - before
         cost.cuts = link.cuts
         cost.recoveries_s = link.recoveries_s
     return cost
 
 
-async def scan_to_end(scan: scanner.Scan, rows: int, cost: Cost) -> None:
-    """Scan, from the beginning again wherever that is the only way on, and add what it took to `cost`."""
+async def _scan_to_end(table: scanner.Table, way: Way, rows: int, cost: Cost) -> None:
     started = time.perf_counter()
+    scans = [planned(table, way)]
+    if way.ranges > 1:  # of a table of one bucket
+        (offsets,) = await table.offsets()
+        whole = scans[0].bucket(0).as_of(offsets.end_offset)
+        scans = [whole.within(part) for part in await table.split(0, splits=way.ranges)]
+    ids: list[npt.NDArray[np.int64]] = []
+    async with bare(trio.open_nursery()) as nursery:
+        for scan in scans:
+            nursery.start_soon(_scan_part, scan, started, cost, ids)
+    cost.seconds = time.perf_counter() - started
+    cost.rows = sum(map(len, ids))
+    cost.lost, cost.repeated = lost_and_repeated(ids, rows)
+
+
+async def _scan_part(
+    scan: scanner.Scan, started: float, cost: Cost, all_ids: list[npt.NDArray[np.int64]]
+) -> None:
+    """Scan, from the beginning again wherever that is the only way on, and add what it took to `cost`."""
     while True:
         ids: list[npt.NDArray[np.int64]] = []
         try:
@@ -136,11 +156,9 @@ async def scan_to_end(scan: scanner.Scan, rows: int, cost: Cost) -> None:
             _add(cost, batches.statistics())
             continue
         break
-    cost.seconds = time.perf_counter() - started
-    cost.rows = sum(map(len, ids))
+    all_ids += ids
     _add(cost, batches.statistics())
-    cost.states = max(each.states for each in batches.statistics().buckets)
-    cost.lost, cost.repeated = lost_and_repeated(ids, rows)
+    cost.states = max(cost.states, *(each.states for each in batches.statistics().buckets))
 
 
 def _add(cost: Cost, found: scanner.ScanStatistics) -> None:

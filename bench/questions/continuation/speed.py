@@ -17,6 +17,7 @@ import trio
 
 from bench.questions.continuation.scanning import MIB, MODELS, Cost, Median, Way, median_of, scan_once
 from bench.questions.continuation.writing import FLAT_OUT, STOPPED, Writer
+from scanner.server.config import ScannerConfig
 
 if TYPE_CHECKING:
     from bench.questions.continuation.serving import ServerProcess
@@ -25,6 +26,8 @@ ROUND_TRIP_S = 0.05
 PACED_ROWS_PER_S = 3_000.0
 PAGE_SIZES = (256 * 1024, MIB, 4 * MIB)
 PAGE_DEPTHS = (0, 1, 4)
+PAGE_BYTES_MAX = ScannerConfig().session_page_bytes_max
+RANGES = 4
 _WRITER_SETTLES_S = 0.2
 
 
@@ -91,6 +94,16 @@ def cells() -> list[Cell]:
             Cell(table="huge", way=Way(model=model, round_trip_s=round_trip_s))
             for round_trip_s in (0.0, ROUND_TRIP_S)
         ]
+    # What pull and push are worth over a long line by other means: the largest page, several scans of parts, less credit.
+    found += [
+        Cell(table="large", way=Way(model=model, round_trip_s=ROUND_TRIP_S, **means))
+        for model, means in (
+            ("session", {"page_bytes": PAGE_BYTES_MAX}),
+            ("asof", {"ranges": RANGES}),
+            ("push", {"ranges": RANGES}),
+            ("push", {"credit_bytes": 8 * MIB}),
+        )
+    ]
     # Every page of asof undoes all changes since the first one: more pages, more undoing.
     for model in ("token", "asof"):
         found.append(Cell(table="medium", way=Way(model=model, page_bytes=MIB), writer=PACED_ROWS_PER_S))

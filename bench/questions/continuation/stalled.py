@@ -26,6 +26,8 @@ NOBODY = "nobody"
 CREDIT_BYTES = MIB
 PAGE_BYTES = MIB
 _SAMPLE_S = 0.2
+_LINGER_S = 1.0
+"""How long the snapshot of a scan that has ended lingers; what it keeps is freed after that."""
 _FREED_S = 0.7
 _PARKED_WITHIN_S = 60.0
 """Far longer than it takes: a scan that is not parked by then never will be, and the bars say so."""
@@ -94,7 +96,7 @@ def measure(course: Course, models: Sequence[str], advance: Callable[[], None]) 
         settings = Settings(
             images="off",
             park_after_s=course.park_after_s,
-            linger_s=1.0,
+            linger_s=_LINGER_S,
             write_buffer_bytes=course.write_buffer_bytes,
         )
         with (
@@ -124,7 +126,7 @@ async def _stall(server: ServerProcess, model: str, course: Course, writer: Writ
                 started = time.perf_counter()
                 ids += [np.array(batch.column(KEY)) async for batch in batches]
                 rest_s = time.perf_counter() - started
-        await trio.sleep(_FREED_S)
+        await trio.sleep(_LINGER_S + _FREED_S)
         lost, repeated = lost_and_repeated(ids, course.rows)
         kept_bytes = with_scan - server.table_file_bytes()
     return Stalled(
