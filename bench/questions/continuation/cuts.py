@@ -52,7 +52,7 @@ class CutCost:
     recovery_ms: float
     """From a cut to the next rows on the line, median of all; 0: none."""
     again_mb_per_cut: float
-    """That the server sent more than a scan takes without a cut, for each cut, median: also what was still under way."""
+    """That the server sent more than without a cut, for each cut, median; what was still under way counts."""
     restarts: int
     """Times that a consumer had to begin again, all scans."""
     rows_again: int

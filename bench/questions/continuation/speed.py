@@ -94,7 +94,7 @@ def cells() -> list[Cell]:
             Cell(table="huge", way=Way(model=model, round_trip_s=round_trip_s))
             for round_trip_s in (0.0, ROUND_TRIP_S)
         ]
-    # What pull and push are worth over a long line by other means: the largest page, several scans of parts, less credit.
+    # Over a long line by other means: the largest page, several ranges of keys, less credit.
     found += [
         Cell(table="large", way=Way(model=model, round_trip_s=ROUND_TRIP_S, **means))
         for model, means in (
