@@ -7,7 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
+
+from bench.harness.errors import BenchFailed
 
 CORES_MAX = 4
 LOGGING = Path(__file__).with_name("log4j2.properties")
@@ -20,6 +23,9 @@ def spark_session(name: str, **conf: str) -> Iterator[SparkSession]:
     Args:
         name: Of the application.
         conf: Further configuration, with `_` in place of the dots and without `spark.`.
+
+    Raises:
+        BenchFailed: It does not start.
     """
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
@@ -40,7 +46,10 @@ def spark_session(name: str, **conf: str) -> Iterator[SparkSession]:
     options |= {f"spark.{key.replace('_', '.')}": value for key, value in conf.items()}
     for key, value in options.items():
         builder = builder.config(key, value)
-    spark = builder.getOrCreate()
+    try:
+        spark = builder.getOrCreate()
+    except PySparkRuntimeError as error:
+        raise BenchFailed(f"Spark, which needs Java 17 or newer, does not start: {error}") from error
     try:
         yield spark
     finally:
