@@ -226,7 +226,8 @@ class Transaction:
         Raises:
             ArgumentInvalid: `rows` names a part that `attempts` does not, or what is no number of rows; or
                 `previous_version` is not below this one.
-            VersionSuperseded: A newer version is decided.
+            VersionSuperseded: A newer version is decided. This one was before that, perhaps by a call whose answer was
+                lost, or never will be.
             VersionGap: The newest is not `previous_version`: what was published between was lost, as in a restore, or
                 the table was created anew. Nothing was decided.
             StageNotFound: An attempt has staged nothing, or has fewer rows than were staged, because some have expired,

@@ -204,7 +204,8 @@ def _publish(
 
     Raises:
         VersionGap: The newest version that was published is not `previous`; nothing was published.
-        VersionSuperseded: A later version of the transaction was published; nothing of this one ever will be.
+        VersionSuperseded: A later version of the transaction was published; this one was before that, or never will
+            be.
         PartsConflict: Two tasks wrote one key, so that nobody can say which is the later; nothing was published.
         StageNotFound: The server has less than the tasks staged; nothing was published.
         ScannerError: The server cannot be reached, or failed. If it had decided before, the rows appear all the same.

@@ -69,7 +69,8 @@ class TransactionName:
         decided = self.decision
         if decided is not None and key.version < decided.version:
             raise VersionSuperseded(
-                f"{key} is superseded: version {decided.version} is decided; nothing was staged or published",
+                f"{key} is superseded: version {decided.version} is decided; it was published before that, or never"
+                " will be",
                 metadata={"decided_version": str(decided.version)},
             )
 

@@ -507,7 +507,8 @@ class Transactions:
             share = shares.get(key.name)
             if share is not None and share.version > key.version:
                 raise VersionSuperseded(
-                    f"{key} is superseded: bucket {index} has applied version {share.version}; nothing was published",
+                    f"{key} is superseded: bucket {index} has applied version {share.version}; it was published before"
+                    " that, or never will be",
                     metadata={"decided_version": str(share.version)},
                 )
             if share is not None:
