@@ -1127,7 +1127,7 @@ async def test_what_is_decided_first_is_applied_first(
     def commit(self: RocksBucket, *args: Any, **kwargs: Any) -> None:
         applied = {**(args[2] if len(args) > 2 else {}), **kwargs.get("applied", {})}
         if failing & applied.keys() and "01" in self._path.name:
-            raise StoreFailed("the disk refused")
+            raise StoreFailed(f"{self._path}: the disk refused")
         real_commit(self, *args, **kwargs)
 
     async def publish(table: scanner.Table, name: str) -> None:
@@ -1139,8 +1139,9 @@ async def test_what_is_decided_first_is_applied_first(
         table = await make_table(client)
         for name in ("z", "a"):
             await table.transaction(name, 1).stage(rows(dict.fromkeys(range(30), name)), part=0, attempt=0)
-        with pytest.raises(StoreFailed, match="is decided, and the server goes on applying it"):
+        with pytest.raises(StoreFailed, match="is decided, and the server goes on applying it") as raised:
             await publish(table, "z")
+        assert str(tmp_path) not in raised.value.message
         with pytest.raises(StoreFailed, match="version 1 of transaction 'z' of table 't' is decided"):
             await publish(table, "a")
         if restarted:
