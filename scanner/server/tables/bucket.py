@@ -649,9 +649,13 @@ class ServedBucket:
     async def _commit_together(self, writes: list[PendingWrite]) -> None:
         await self.wake()  # Storage would open itself, whether there is room for its files or not.
         self._at_work = True
+        # Before the disk is asked for room: what was applied needs none.
+        writes = self._not_applied(writes)
+        if not writes:
+            return
         prepared = await self._prepare([each.mutations for each in writes], self._raise_floor())
         # Storage that was opened anew knows by now what a commit that failed has left all the same.
-        fresh = [write for write in writes if not self._was_applied(write)]
+        fresh = self._not_applied(writes)
         if len(fresh) < len(writes):
             if fresh:
                 await self._commit_together(fresh)
@@ -682,6 +686,16 @@ class ServedBucket:
             if write.error is None:
                 self.activity.commit_writes += bool(write.mutations)
                 self.activity.commit_rows += len(write.mutations)
+
+    def _not_applied(self, writes: list[PendingWrite]) -> list[PendingWrite]:
+        """Those that are to be written; the others are settled."""
+        fresh = []
+        for write in writes:
+            if self._was_applied(write):
+                write.settled.set()
+            else:
+                fresh.append(write)
+        return fresh
 
     def _was_applied(self, write: PendingWrite) -> bool:
         """Whether the bucket has applied it before, and it has its offsets, or it comes too late, and has its error."""

@@ -6,7 +6,7 @@ import functools
 import itertools
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 import pytest
 import trio
@@ -551,6 +551,25 @@ async def test_a_request_that_failed_is_new_when_it_comes_again() -> None:
         disk.failure = None
         disk.release(1)
         assert await bucket.submit(BATCHES[0], number=number).wait_durable() == (0, 1)
+
+
+async def test_a_request_that_was_applied_needs_no_room_when_it_comes_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On a full disk it is answered, and what shares its commit is refused."""
+
+    def refuse(*_: object) -> NoReturn:
+        raise DiskFull("the disk is full")
+
+    number = RequestNumber(bytes(16), 1, 0)
+    async with served() as (bucket, recorder, disk):
+        disk.release(10)
+        offsets = await bucket.submit(BATCHES[0], number=number).wait_durable()
+        monkeypatch.setattr(recorder, "prepare", refuse)
+        again, another = bucket.submit(BATCHES[0], number=number), bucket.submit(BATCHES[1])
+        assert await again.wait_durable() == offsets
+        with pytest.raises(DiskFull):
+            await another.wait_durable()
 
 
 async def test_a_bucket_is_unwritten_until_somebody_begins_to_write() -> None:
