@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from scanner.errors import ArgumentInvalid, ScannerError
+from scanner.errors import ArgumentInvalid
 from scanner.proto.weir.v1 import tables_pb2
 from scanner.proto.weir.v1 import transactions_pb2 as pb
 from scanner.server.auth.access import Right, audit_call, authorize
@@ -23,7 +23,6 @@ from scanner.server.transactions.stages import Attempt
 from scanner.storage.transactions import SESSION_BYTES, mutation_frames
 from scanner.wire.fields import require_few_fields
 from scanner.wire.queries import meant_table_id, parse_request
-from scanner.wire.statuses import for_peers
 from transport import StallReason
 
 if TYPE_CHECKING:
@@ -114,19 +113,16 @@ class TransactionService:
                 AuditEvent.TRANSACTION_PUBLISHED, stream, key, parts=len(attempts), overwrite=overwrite
             )
 
-        try:
-            with stream.blocked_on(StallReason.STORAGE):
-                async with self._catalog.unless_dropped(key.table, key.table_id):
-                    published = await self._transactions.publish(
-                        key,
-                        attempts,
-                        rows_min=rows_min,
-                        previous=previous,
-                        overwrite=overwrite,
-                        when_decided=decided,
-                    )
-        except ScannerError as error:
-            raise _for_publisher(error) from error
+        with stream.blocked_on(StallReason.STORAGE):
+            async with self._catalog.unless_dropped(key.table, key.table_id):
+                published = await self._transactions.publish(
+                    key,
+                    attempts,
+                    rows_min=rows_min,
+                    previous=previous,
+                    overwrite=overwrite,
+                    when_decided=decided,
+                )
         return pb.PublishResponse(
             version=message.version,
             decided=published.decided,
@@ -229,18 +225,6 @@ class TransactionService:
             finally:
                 share.release()
         return sum(map(len, routed.values()))
-
-
-def _for_publisher(error: ScannerError) -> ScannerError:
-    """The error as a peer may see it, which goes on saying that a version is decided where storage names a file."""
-    cause = error.__cause__
-    if not isinstance(cause, ScannerError):
-        return for_peers(error)
-    said = error.message.removesuffix(cause.message)
-    if said in ("", error.message):
-        return for_peers(error)
-    shown = _for_publisher(cause)
-    return error.reworded(said + shown.message, **shown.metadata)
 
 
 def _parsed(message: Buffer | None, *expected: str, bytes_max: int | None = None) -> pb.StageRequest:

@@ -20,6 +20,7 @@ from scanner.server.tables.write_queue import TransactionShare, applied_share
 from scanner.server.transactions.overwriting import deletions
 from scanner.server.transactions.verification import share_pieces
 from scanner.storage.transactions import AppliedShare
+from scanner.wire.statuses import for_peers
 
 if TYPE_CHECKING:
     from scanner.server.config import ScannerConfig
@@ -103,9 +104,10 @@ class Completion:
         if isinstance(self._error, TableNotFound):
             raise TableNotFound(self._error.message)
         if self._error is not None:
-            raise type(self._error)(
-                f"{self._what} is decided, and the server goes on applying it: {self._error.message}",
-                metadata=self._error.metadata,
+            # What a peer may see of it: else all of this would be hidden with the names of files.
+            shown = for_peers(self._error)
+            raise shown.reworded(
+                f"{self._what} is decided, and the server goes on applying it: {shown.message}"
             ) from self._error
 
     async def _try(self) -> ScannerError | None:
