@@ -11,6 +11,8 @@ from scanner.errors import DataCorrupted, ScannerError
 from scanner.wire.tables import description_from_proto
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from scanner.client.connection import Connection
     from scanner.data.table import TableDescription
     from scanner.proto.weir.v1 import tables_pb2 as pb
@@ -19,14 +21,19 @@ _Reply = TypeVar("_Reply", bound=Message)
 
 
 async def call_unary(
-    connection: Connection, path: str, request: Message, reply: type[_Reply], *, retries: int | None = None
+    connection: Connection,
+    path: str,
+    request: Message | Callable[[], bytes],
+    reply: type[_Reply],
+    *,
+    retries: int | None = None,
 ) -> _Reply:
     """Make a call once.
 
     Args:
         connection: Connects first, if need be.
         path: /package.Service/Method.
-        request: What to send.
+        request: What to send. Or what encodes it, called when it goes out: connecting may put that off by a minute.
         reply: What to expect.
         retries: How often connecting is tried again; None: as often as the connection was told.
 
@@ -38,8 +45,9 @@ async def call_unary(
         The call is reset; the server may have done it.
     """
     method = path.rpartition("/")[2]
+    sent = request if callable(request) else request.SerializeToString()
     with translated(method):
-        answer = await connection.call(path, request.SerializeToString(), retries=retries)
+        answer = await connection.call(path, sent, retries=retries)
     try:
         return reply.FromString(bytes(answer))
     except DecodeError as error:

@@ -22,7 +22,7 @@ import dataclasses
 import enum
 import functools
 import math
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
@@ -242,8 +242,12 @@ class Connection:
         ):
             yield stream
 
-    async def call(self, path: str, request: bytes, *, retries: int | None = None) -> Any:
+    async def call(
+        self, path: str, request: bytes | Callable[[], bytes], *, retries: int | None = None
+    ) -> Any:
         """Make a unary call; see `transport.Client.call`. Connects first, if need be, with retries as of `client`.
+
+        A request that is a function is made when it goes out.
 
         One that meets the server's GOAWAY, and was not processed, is made again as often: nginx says goodbye after each
         thousand calls.
@@ -260,7 +264,7 @@ class Connection:
                 failure = as_scanner_error(error, path.rpartition("/")[2])
             await attempts.wait_retry(failure)
 
-    async def _call_known(self, path: str, request: bytes, retries: int | None) -> Any:
+    async def _call_known(self, path: str, request: bytes | Callable[[], bytes], retries: int | None) -> Any:
         """Make it once; twice, if the server does not know the first one's token, and there is a newer one."""
         try:
             return await self._call(path, request, retries)
@@ -269,9 +273,9 @@ class Connection:
                 raise
             return await self._call(path, request, retries)
 
-    async def _call(self, path: str, request: bytes, retries: int | None) -> Any:
+    async def _call(self, path: str, request: bytes | Callable[[], bytes], retries: int | None) -> Any:
         async with self.client(retries=retries) as client:
-            return await client.call(path, request)
+            return await client.call(path, request() if callable(request) else request)
 
     async def _enter_link(self, *, lasting: Lasting | None) -> _Link:
         """Use a link on which a call can be opened now; one attempt."""

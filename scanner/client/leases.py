@@ -10,7 +10,7 @@ import enum
 import functools
 import math
 import secrets
-from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
 from types import TracebackType
@@ -162,9 +162,17 @@ class Leases:
             targets=[_target_to_proto(each) for each in targets],
             partial=flag("partial", partial),
             if_absent=flag("if_absent", if_absent),
-            id_age_ms=None if id_age_s is None else _age_ms(id_age_s),
         )
-        reply = await self._call("AcquireLease", request, pb.AcquireLeaseResponse)
+        age_ms = None if id_age_s is None else _age_ms(id_age_s)
+        asked = trio.current_time()
+
+        def aged() -> bytes:
+            """The id grows older while the client waits for the server."""
+            if age_ms is not None:
+                request.id_age_ms = age_ms + math.ceil(1000 * (trio.current_time() - asked))
+            return request.SerializeToString()
+
+        reply = await self._call("AcquireLease", aged, pb.AcquireLeaseResponse)
         missing = tuple(map(_not_leased_from_proto, reply.not_leased))
         if missing and not partial:
             raise refusal(missing)
@@ -216,7 +224,7 @@ class Leases:
             require_about("ListLeases", table or "", reply.table)
         return list(map(lease_from_proto, reply.leases))
 
-    async def _call(self, method: str, request: Message, reply: type[_Reply]) -> _Reply:
+    async def _call(self, method: str, request: Message | Callable[[], bytes], reply: type[_Reply]) -> _Reply:
         return await call_unary(self._connection, methods.LEASES + method, request, reply)
 
 

@@ -530,7 +530,7 @@ async def test_a_drop_that_comes_late_drops_no_other_table(tmp_path: Path) -> No
         connection, call = table._connection, table._connection.call
         client, requests = scanner.Client(connection, "here"), list[bytes]()
 
-        async def noted(path: str, request: bytes, **options: Any) -> Any:
+        async def noted(path: str, request: Any, **options: Any) -> Any:
             if path == methods.TABLES + "DropTable":
                 requests.append(request)
             return await call(path, request, **options)

@@ -21,7 +21,9 @@ from scanner.client.leases import Leases, _asked_for
 from scanner.proto.weir.v1 import leases_pb2 as pb
 from scanner.server.config import ScannerConfig
 from scanner.storage.memory.store import MemoryStore
+from scanner.wire import methods
 from tests.support.conformance import open_items, open_virtual_items
+from tests.support.hosts import connected_to, memory_host
 from tests.support.interrupts import interrupted_behind
 from tests.support.scans import sample
 from tests.support.server import RunningServer, running_server
@@ -65,6 +67,29 @@ async def test_a_time_in_a_short_type_of_numpy_is_as_long_as_it_says() -> None:
             lease = await items.client.acquire_lease("items", ttl_s=time_s, lease_id="mine", id_age_s=age_s)
             assert lease.info.ttl_s == time_s
         assert not (await items.client.drain(times_s[-1])).already_draining
+
+
+async def test_an_id_grows_older_while_the_server_is_away(autojump_clock: trio.testing.MockClock) -> None:
+    """A younger one would begin a lease of another state, at a server that was restored meanwhile."""
+    ages_ms: list[int] = []
+
+    async def acquire(stream: transport.ServerStream) -> None:
+        request = pb.AcquireLeaseRequest.FromString(bytes(await stream.receive()))
+        ages_ms.append(request.id_age_ms)
+        lease = pb.LeaseInfo(lease_id=request.lease_id)
+        await stream.send(pb.AcquireLeaseResponse(lease=lease).SerializeToString())
+
+    async with (
+        memory_host({methods.LEASES + "AcquireLease": acquire}) as host,
+        connected_to(host) as connection,
+    ):
+        host.vanish(refusals=4)
+        await trio.testing.wait_all_tasks_blocked()
+        begun = trio.current_time()
+        await Leases(connection).acquire("job", ["items"], None, partial=False, id_age_s=3)
+        waited_ms = 1000 * (trio.current_time() - begun)
+        assert waited_ms > 100
+        assert ages_ms == [pytest.approx(3000 + waited_ms, abs=1)]
 
 
 async def test_a_lease_has_one_block(autojump_clock: trio.testing.MockClock) -> None:
@@ -134,8 +159,9 @@ async def test_the_answer_about_another_lease_is_none(
         await items.client.acquire_lease("items", lease_id="other")
         call = connection.call
 
-        async def about_the_other(path: str, request: bytes, **options: Any) -> Any:
-            return await call(path, request.replace(b"mine!", b"other"), **options)
+        async def about_the_other(path: str, request: bytes | Callable[[], bytes], **options: Any) -> Any:
+            encoded = request() if callable(request) else request
+            return await call(path, encoded.replace(b"mine!", b"other"), **options)
 
         monkeypatch.setattr(connection, "call", about_the_other)
         for ask in (
