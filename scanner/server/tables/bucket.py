@@ -14,8 +14,8 @@ Invariants:
 6. A share of a transaction is written once, also if the commit that has written it was said to have failed. So is a
    request that has a number, however often it comes.
 
-What waits for a commit is in `write_queue`, what is being read in `open_scan`. This module knows no wire, no transport
-and no Arrow.
+What waits for a commit is in `write_queue`, what is being read in `open_scan`, what opens and closes its files in
+`bucket_files`. This module knows no wire, no transport and no Arrow.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ import functools
 import logging
 import math
 from collections.abc import AsyncIterator, Callable, Generator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
 from scanner.errors import InternalError, ScannerError, SequenceInvalid, StoreClosed
 from scanner.server.counters import Activity
+from scanner.server.tables.bucket_files import BucketFiles
 from scanner.server.tables.images import BucketImage
 from scanner.server.tables.log_pins import LogPins
 from scanner.server.tables.open_scan import OpenScan, SourceT
@@ -103,7 +104,6 @@ class ServedBucket:
         room: Callable[[], AbstractAsyncContextManager[None]] | None = None,
     ) -> None:
         self.storage = bucket
-        self._room_for_files = room or nullcontext
         self._floor = floor
         self._floor_us = 0
         self._clock_us = clock_us
@@ -114,6 +114,7 @@ class ServedBucket:
         """What keeps its log."""
         self.image = image or BucketImage()
         """What whole scans read instead of its rows, if there is one."""
+        self._files = BucketFiles(bucket, self.image, run_blocking, room, self.check_served)
         self._nursery = nursery
         self._run_blocking = run_blocking
         self.activity = activity or Activity()
@@ -129,13 +130,6 @@ class ServedBucket:
         """What the clock said when the commit under way was stamped, or its newest piece; infinity: none is stamped."""
         self._stamped_anew = trio.Event()
         """Set when that changes: the commit has ended, or another piece is stamped."""
-        self._waking: trio.Event | None = None
-        """Set when the one who opens storage has ended; None: nobody does."""
-        self._closing: trio.Event | None = None
-        """Set when storage is closed; None: nobody closes it."""
-        self._asleep = False
-        """Storage and image were closed, and not opened by `wake`. Who reads storage beside commits, as the upkeep of
-        the log does, may have opened it again without the image, and without room for files."""
         self._way: trio.Event | None = None
         """Set when storage was closed between two commits for others; None: nobody waits for that."""
         self._scans: set[OpenScan[Any]] = set()
@@ -243,7 +237,7 @@ class ServedBucket:
             await acquired(self._commits)
             try:
                 self.check_served()
-                if not self._is_asleep:
+                if not self._files.closed:
                     return
             except BaseException:
                 self._commits.release()
@@ -325,34 +319,7 @@ class ServedBucket:
         """
         if self.storage.idle or not upkeep:
             self.used_at = trio.current_time()
-        while self._is_asleep or self._closing is not None:
-            if self._closing is not None:
-                await self._closing.wait()
-            elif self._waking is not None:
-                await self._waking.wait()
-            else:
-                await self._wake_for_all()
-
-    async def _wake_for_all(self) -> None:
-        """One waits for room, so that none is left waiting for it when storage is open: above all not the commits."""
-        self._waking = opened = trio.Event()
-        try:
-            async with self._room_for_files():
-                if self._is_asleep:
-                    try:
-                        await self._run_blocking(self._open_files)
-                    except StoreClosed:
-                        self.check_served()  # Where the table was dropped, that is the error.
-                        raise
-        finally:
-            self._waking = None
-            opened.set()
-
-    def _open_files(self) -> None:
-        """Storage and image, in one go: who is cancelled between them would leave the image closed."""
-        self.storage.wake()
-        self.image.open()
-        self._asleep = False
+        await self._files.open()
 
     async def fetch(self, read: Callable[[], None]) -> None:
         """Run what a scan has to read from the disk."""
@@ -371,20 +338,7 @@ class ServedBucket:
             return
         async with self._commits:
             if self._is_idle(idle_s):
-                await self._close_storage()
-
-    async def _close_storage(self) -> None:
-        """Close storage and image. The caller holds the lock of commits, and nothing is read."""
-        self._closing = closed = trio.Event()
-        try:
-            await self._run_blocking(self.storage.close_idle)
-            # It stays open after a failed write, and only what wakes it opens the image again.
-            if self.storage.idle:
-                self._asleep = True
-                self.image.close()
-        finally:
-            self._closing = None
-            closed.set()
+                await self._files.close()
 
     async def close_unused(self) -> None:
         """Close storage and image as `close_idle` does, unless something must not run beside that now.
@@ -406,10 +360,6 @@ class ServedBucket:
     def unwritten(self) -> bool:
         """Whether nothing was ever written to it, nothing is being written, and no write may have succeeded unseen."""
         return not (self.storage.log_end or self._writes.unsettled or self.storage.failure)
-
-    @property
-    def _is_asleep(self) -> bool:
-        return self._asleep or self.storage.idle
 
     @property
     def _is_read(self) -> bool:
@@ -610,7 +560,7 @@ class ServedBucket:
         """Between two commits: otherwise a writer without a pause would keep the bucket's files from all others."""
         async with self._commits:
             if not self._is_read and not self._at_work and self._retired_by is None:
-                await self._close_storage()
+                await self._files.close()
         self._end_way()
 
     def _end_way(self) -> None:
