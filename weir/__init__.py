@@ -30,13 +30,13 @@ for _name in ("scanner", "transport"):
 
 if TYPE_CHECKING:
     from scanner import *  # noqa: F403
-
-__all__ = scanner.__all__
+else:  # mypy reads lists alone: after this line `import *` would bring nothing.
+    __all__ = scanner.__all__
 
 
 def __getattr__(name: str) -> Any:
     """A public name of `scanner`, imported when it is first used."""
-    if name not in __all__:
+    if name not in scanner.__all__:
         raise AttributeError(f"module 'weir' has no attribute {name!r}")
     value = globals()[name] = getattr(scanner, name)
     return value
@@ -44,4 +44,4 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     """All that is public."""
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *scanner.__all__})
