@@ -35,7 +35,7 @@ _WRITER_SETTLES_S = 0.2
 class Tables:
     """Rows of the tables; each has one bucket, but `wide` the rows of `large` in four.
 
-    `huge` is for rates: two round trips of 50 ms, for its open and its end, are a small part of its scan.
+    `huge` is for rates: the round trip of 50 ms for its open is a small part of its scan.
     """
 
     small: int
