@@ -7,6 +7,7 @@ import queue
 import random
 import shutil
 import tempfile
+import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
@@ -44,11 +45,14 @@ def run_cases(seed: int, cases: range, jobs: int = 1) -> Iterator[Verdict]:
     for case in cases:
         histories.setdefault(case // CASES_PER_HISTORY, []).append(case)
     verdicts = queue.SimpleQueue[Verdict | None]()
+    left = threading.Event()
 
     def run_history(number: int) -> None:
         try:
             for verdict in _run_history(context, seed, number, histories[number]):
                 verdicts.put(verdict)
+                if left.is_set():
+                    break
         finally:
             verdicts.put(None)
 
@@ -61,6 +65,7 @@ def run_cases(seed: int, cases: range, jobs: int = 1) -> Iterator[Verdict]:
             for each in running:
                 each.result()
         finally:
+            left.set()  # Ctrl-C waits for a case, not for a whole history.
             pool.shutdown(cancel_futures=True)
 
 
