@@ -58,7 +58,7 @@ def test_the_life_of_a_lease(command: Weir) -> None:
     assert command("scan", "items", "--lease", "nightly", "--format", "none") == (0, "10 rows\n", "")
     code, out, err = command("leases", "renew", "nightly", "--ttl", 120)
     assert (code, out) == (0, "")
-    assert re.fullmatch(r"lease nightly ends in 1[12][0-9.]* s, unless it is renewed\n", err)
+    assert re.fullmatch(r"lease nightly ends in 1[12][0-9][0-9.]* s, unless it is renewed\n", err)
     assert command("leases", "release", "nightly", "items:0") == (0, "", "lease nightly keeps 1 bucket\n")
     assert command("leases", "release", "nightly", "items") == (0, "", "lease nightly is gone\n")
     assert command("leases", "release", "nightly", "items") == (0, "", "there was no lease nightly\n")
