@@ -68,10 +68,11 @@ def key_prefix(option: str, text: str, table: TableDescription) -> tuple[object,
 
 def _values(text: str, refuse: Callable[[str], NoReturn]) -> list[object]:
     """The values as they are spelled: texts, but for the numbers and booleans of a JSON array."""
-    if not text.lstrip().startswith("["):
+    array = text.strip()
+    if not array.startswith("["):
         return [_Plain(text)]
     try:
-        values = json.loads(text, parse_int=Decimal, parse_float=Decimal, parse_constant=_refuse_constant)
+        values = json.loads(array, parse_int=Decimal, parse_float=Decimal, parse_constant=_refuse_constant)
     except (ValueError, RecursionError):
         refuse('what begins with [ is a JSON array, such as [2013, "JFK"]')
     if not values:

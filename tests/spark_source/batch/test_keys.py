@@ -63,6 +63,7 @@ def table(*kinds: pa.DataType) -> TableDescription:
         (pa.string(), "100", "100"),
         (pa.string(), '["[x] "]', "[x] "),
         (pa.string(), ' ["b "] ', "b "),
+        (pa.string(), '\u00a0["b"]\u00a0', "b"),
         (pa.string(), '[""]', ""),
         (pa.binary(), "00fF", b"\x00\xff"),
         (pa.binary(), '[""]', b""),
