@@ -185,8 +185,9 @@ class BucketReceiver:
                     await self._receive_all(stream)
                 finally:
                     self._stream = None
-                    if stream.peer_stalls is not None and self._receiver.state is not ReceiverState.ENDED:
-                        self._progress.add_server_stalls(stream.peer_stalls)
+                    stalls = self._receiver.server_stalls or stream.peer_stalls
+                    if stalls is not None:
+                        self._progress.add_server_stalls(stalls)
 
     async def _receive_all(self, stream: Stream) -> None:
         self._batches, more = 0, True

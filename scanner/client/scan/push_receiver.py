@@ -141,6 +141,8 @@ class PushReceiver:
         self.heartbeat_s = 0.0
         """How often the server says something at least, as it promised; 0: it has not said."""
         self.state = ReceiverState.OPENING
+        self.server_stalls: StallTimes | None = None
+        """The server's account of the newest stream, if its end has told it."""
 
     @property
     def resumable(self) -> bool:
@@ -164,7 +166,7 @@ class PushReceiver:
         Returns:
             What to ask for now: to go on behind what arrived, in the same state.
         """
-        self.state = ReceiverState.OPENING
+        self.state, self.server_stalls = ReceiverState.OPENING, None
         self.credit.begin_stream()
         self._source, self._query = scan_open.source, scan_open.query
         self._in_log = self._source == pb.SCAN_SOURCE_LOG or self._behind_snapshot
@@ -455,6 +457,8 @@ class PushReceiver:
     def _end(self, end: pb.ScanEnd) -> Arrival | None:
         if self.state is not ReceiverState.SCANNING:
             raise DataCorrupted(f"{self._what}: the end came before the start of the scan")
+        if end.stalls:
+            self.server_stalls = StallTimes.decode_untrusted(end.stalls.encode())
         self._sequence.finish(end.rows)
         if end.reason == pb.ScanEnd.REASON_DRAINED:
             # It is no end of ours, though we may have half-closed the stream: there are more rows.
@@ -475,8 +479,6 @@ class PushReceiver:
             self._require_stop(end)
         self._progress.digest, self._progress.stored_bytes = end.digest, end.stored_bytes
         self._progress.reason = complete[end.reason]
-        if end.stalls:
-            self._progress.add_server_stalls(StallTimes.decode_untrusted(end.stalls.encode()))
         self.state = ReceiverState.ENDED
         if self._in_log and end.HasField("end_offset") and end.end_offset >= self._changes_end:
             return self._without_rows(end.end_offset)

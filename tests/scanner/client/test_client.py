@@ -21,28 +21,30 @@ import scanner
 from scanner import ScanSource, col
 from scanner.client.endpoints import parse_endpoint
 from scanner.client.scan.page_receiver import PageReceiver
-from scanner.client.scan.push_receiver import PushReceiver
+from scanner.client.scan.push_receiver import Arrival, PushReceiver
 from scanner.client.scan.session_receiver import SessionReceiver
 from scanner.client.transactions import PartWriter
 from scanner.data.digest import combine_digests
 from scanner.data.table import TableDescription
 from scanner.errors import DiskFull
-from scanner.proto.weir.v1 import admin_pb2, groups_pb2, leases_pb2, transactions_pb2
+from scanner.proto.weir.v1 import admin_pb2, groups_pb2, leases_pb2, scanner_pb2, transactions_pb2
 from scanner.proto.weir.v1 import tables_pb2 as pb
 from scanner.server.config import ScannerConfig
 from scanner.server.scan.push import PushScan
 from scanner.server.server import Server, open_server
 from scanner.server.services.scans import ScanService
 from scanner.wire import methods
-from scanner.wire.batches import encode_schema
+from scanner.wire.batches import decode_scan_response, encode_schema
 from scanner.wire.statuses import to_call_failed
 from scanner.wire.tables import description_to_proto
 from tests.support import wire
 from tests.support.client import SCHEMA, open_client, open_table, rows
 from tests.support.hosts import connected_to, memory_host
-from transport import CallFailed, TransportConfig
+from transport import CallFailed, StallTimes, TransportConfig
 
 if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
     from transport import Handler, ServerStream
 
 pytestmark = [pytest.mark.socket, pytest.mark.rocks]
@@ -380,6 +382,29 @@ async def test_no_scan_waits_for_a_status(tmp_path: Path, monkeypatch: pytest.Mo
         assert statistics.server_stalls.total_s > 0
         status.set()
     assert ended == [True, True]
+
+
+async def test_stalls_of_a_scan_in_two_calls_are_of_both(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end of the first brings them, too, though it is not the scan's, and its status may come later."""
+    told, status = list[StallTimes](), trio.Event()
+    receive = PushReceiver.receive
+
+    def take(receiver: PushReceiver, message: Buffer) -> Arrival | None:
+        response = decode_scan_response(message)
+        if isinstance(response, scanner_pb2.ScanResponse) and response.HasField("end"):
+            told.append(StallTimes.decode_untrusted(response.end.stalls.encode()))
+        return receive(receiver, message)
+
+    monkeypatch.setattr(PushReceiver, "receive", take)
+    monkeypatch.setattr(PushScan, "wait_half_closed", lambda _: status.wait())
+    async with open_table(tmp_path, 400, buckets=1, width=20_000) as (table, _):
+        async with table.new_scan().with_credit(1 << 20).limit(200).execute() as batches:
+            assert sum([batch.num_rows async for batch in batches]) == 200
+        assert len(told) == 2
+        assert batches.statistics().server_stalls == told[0] + told[1]
+        status.set()
 
 
 @pytest.mark.parametrize(("credit", "rows"), [(1, 60), (3_000, 1_500), (600_000, 6_000)])
