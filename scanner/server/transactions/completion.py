@@ -51,6 +51,8 @@ class Completion:
         self._tried = trio.Event()
         self._hurry = trio.Event()
         self._error: ScannerError | None = None
+        self._shown: tuple[ScannerError, ScannerError] | None = None
+        """A failure, and what a peer may see of it."""
         self.over = False
         """It is done, or its table is gone."""
 
@@ -105,10 +107,17 @@ class Completion:
             raise TableNotFound(self._error.message)
         if self._error is not None:
             # What a peer may see of it: else all of this would be hidden with the names of files.
-            shown = for_peers(self._error)
+            shown = self._for_peers(self._error)
             raise shown.reworded(
                 f"{self._what} is decided, and the server goes on applying it: {shown.message}"
             ) from self._error
+
+    def _for_peers(self, error: ScannerError) -> ScannerError:
+        """What a peer may see of it: the same for the same failure, which is in the log once then, whoever waits."""
+        known = self._shown
+        if known is None or (type(known[0]), known[0].message) != (type(error), error.message):
+            known = self._shown = error, for_peers(error)
+        return known[1]
 
     async def _try(self) -> ScannerError | None:
         try:
