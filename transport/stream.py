@@ -240,11 +240,14 @@ class Stream:
     def leave(self) -> None:
         """At a client: half-close, and do not reset the call when its block is left: nobody waits for its status.
 
-        The call counts at the server until its answer ends, and is reset if that takes longer than ten seconds. The end
-        of the connection waits for it, for a second at most. Does nothing if the call is over.
+        The call counts at the server until its answer ends, and is reset if that takes longer than ten seconds, or if
+        another message comes. The end of the connection waits for it, for a second at most. Does nothing if the call
+        is over.
         """
-        self._driver.leave(self._core)
         self.left = True
+        self._driver.leave(self._core)
+        self._windows.expect_message(self._core)
+        self._refuse_more()
 
     def send_last(self, *parts: Buffer) -> None:
         """Send the last message of this end, and half-close; otherwise as `send_at_once`."""
@@ -361,6 +364,12 @@ class Stream:
         """A message, the end or a failure is there."""
         if self._receiver is not None:
             self._receiver.set()
+        elif self.left:
+            self._refuse_more()
+
+    def _refuse_more(self) -> None:
+        if self._core.inbox:
+            self.reset()
 
     def wake_sender(self) -> None:
         """There is room in the send buffer, or never will be."""

@@ -109,7 +109,7 @@ async def test_use_after_the_end_is_an_error() -> None:
 
 
 async def test_a_call_that_is_left_ends_by_itself() -> None:
-    """It is half-closed and not reset, its answer is dropped, and the client goes when that has ended."""
+    """It is half-closed and not reset, and the client goes when its answer has ended."""
     half_closed, answer = trio.Event(), trio.Event()
     ended: list[bool] = []
 
@@ -118,7 +118,6 @@ async def test_a_call_that_is_left_ends_by_itself() -> None:
             assert await stream.receive() is None
             half_closed.set()
             await answer.wait()
-            await stream.send(b"nobody reads this")
             ended.append(True)
         except BaseException:
             ended.append(False)
@@ -159,6 +158,34 @@ async def test_a_call_that_is_left_may_take_ten_seconds(autojump_clock: trio.tes
             await cut.wait()
             assert stream.over
             assert trio.current_time() == pytest.approx(left_at + 10)
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+async def test_a_call_that_is_left_takes_no_more_messages(
+    at_once: bool, autojump_clock: trio.testing.MockClock
+) -> None:
+    """It is reset then, at once: nobody would take them, and they would wait in the client's memory."""
+    stopped = trio.Event()
+
+    async def send_on(stream: ServerStream) -> None:
+        try:
+            if not at_once:
+                assert await stream.receive() is None
+            while True:
+                await stream.send(bytes(100))
+        finally:
+            stopped.set()
+
+    async with memory_pair({"/on": send_on}) as (client, *_):
+        async with client.open_stream("/on") as stream:
+            if at_once:
+                await trio.testing.wait_all_tasks_blocked()
+            left_at = trio.current_time()
+            stream.leave()
+        await stopped.wait()
+        assert trio.current_time() == left_at
+        assert stream.over
+        assert client.statistics().streams == 0
 
 
 async def test_nothing_is_left_behind() -> None:
