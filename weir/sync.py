@@ -1,9 +1,31 @@
 """The blocking client; see `scanner.sync`."""
 
-from typing import TYPE_CHECKING
+from scanner.sync import (
+    Batches,
+    Client,
+    GroupBatches,
+    GroupScan,
+    Lease,
+    Leases,
+    PartWriter,
+    Scan,
+    Table,
+    Transaction,
+    Writer,
+    connect,
+)
 
-from scanner import sync as _sync
-from scanner.sync import *  # noqa: F403
-
-if not TYPE_CHECKING:  # mypy reads lists alone: after this line `import *` would bring nothing.
-    __all__ = _sync.__all__
+__all__ = [
+    "Batches",
+    "Client",
+    "GroupBatches",
+    "GroupScan",
+    "Lease",
+    "Leases",
+    "PartWriter",
+    "Scan",
+    "Table",
+    "Transaction",
+    "Writer",
+    "connect",
+]
