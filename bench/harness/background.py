@@ -1,5 +1,6 @@
 """A thread that writes beside a bench, for a block: what it raises is raised where somebody waits for it."""
 
+import abc
 import threading
 from collections.abc import Callable
 from types import TracebackType
@@ -8,7 +9,7 @@ from typing import Self
 from bench.harness.errors import BenchFailed
 
 
-class Background:
+class Background(abc.ABC):
     """Runs `_run` in a thread of its own, which looks at `stopping` again and again.
 
     Args:
@@ -63,8 +64,9 @@ class Background:
         if self._failure is not None:
             raise BenchFailed(f"the writer failed: {self._failure}") from self._failure
 
+    @abc.abstractmethod
     def _run(self) -> None:
-        raise NotImplementedError
+        """Write until `stopping` is set."""
 
     def _run_and_tell(self) -> None:
         try:
