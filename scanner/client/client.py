@@ -381,7 +381,8 @@ class Client:
             TableNotFound, BucketNotFound: There is nothing to cut.
             ArgumentInvalid: An offset without its bucket, or a time in the future.
             OffsetOutOfRange: The offset is past the log's end.
-            StoreFailed, DataCorrupted: One could not be cut, the first of such; the others were.
+            StoreFailed, DataCorrupted: Of the first that could not be cut; the others were, and the server's log names
+                each that was not.
             PermissionDenied: The server lets others administer it.
         """
         request = admin_pb.CompactLogRequest(table=_table_name(table), bucket=_only_bucket(table, bucket))

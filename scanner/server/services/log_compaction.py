@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from scanner.server.tables.bucket import ServedBucket
     from scanner.server.tables.catalog import Catalog
     from transport import ServerStream
+
+_logger = logging.getLogger(__name__)
 
 
 class CompactionService:
@@ -46,7 +49,8 @@ class CompactionService:
             TableNotFound, BucketNotFound: There is nothing to cut.
             ArgumentInvalid: An offset without its bucket, or a time in the future.
             OffsetOutOfRange: The offset is past the log's end.
-            StoreFailed, DataCorrupted: One could not be cut, the first of such; the others were.
+            StoreFailed, DataCorrupted: Of the first that could not be cut; the others were, and the server's log names
+                each that was not.
             PermissionDenied: The caller may not administer the server.
         """
         authorize(stream, Right.ADMIN)
@@ -70,6 +74,9 @@ class CompactionService:
                     cuts.append(_info(index, await self._retention.cut(message.table, index, bucket, wanted)))
                     await self._retention.free(bucket)
                 except (StoreFailed, DataCorrupted) as error:
+                    _logger.error(
+                        "the changelog of %s[%d] is not cut: %s", message.table, index, error.message
+                    )
                     failed = failed or error
             if failed is not None:
                 raise failed
