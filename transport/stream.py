@@ -245,8 +245,8 @@ class Stream:
         is over.
         """
         self.left = True
-        self._driver.leave(self._core)
         self._windows.expect_message(self._core)
+        self._driver.leave(self._core)
         self._refuse_more()
 
     def send_last(self, *parts: Buffer) -> None:
@@ -368,6 +368,7 @@ class Stream:
             self._refuse_more()
 
     def _refuse_more(self) -> None:
+        """Reset a call that was left and has a message: nobody would take it."""
         if self._core.inbox:
             self.reset()
 
