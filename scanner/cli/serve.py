@@ -13,7 +13,7 @@ import trio
 
 from scanner.cli.allocator import give_back_free_memory, keep_freed_memory
 from scanner.cli.amounts import Bytes, Seconds
-from scanner.cli.app import ended, example, fail, interrupted_at_once, note
+from scanner.cli.app import end_at_once, ended, example, fail, interrupted_at_once, note
 from scanner.cli.descriptors import buckets_within, files_within, raise_files_limit
 from scanner.cli.logs import LOG_FORMATS, configure_logging
 from scanner.cli.options import data_option
@@ -201,8 +201,11 @@ async def _serve(
     metrics: tuple[str, int] | None,
 ) -> None:
     cut_short: click.ClickException | None = None
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-        async with AsyncExitStack() as stack:
+    async with AsyncExitStack() as stack:
+        # For signals that come while storage is closed, when the receiver is gone. It takes as long as the disk takes,
+        # perhaps for ever, and what was acknowledged is durable.
+        end_at_once()
+        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
             serving = open_server(
                 data,
                 *address,
@@ -228,13 +231,13 @@ async def _serve(
             _remark("weir: ending; running calls may finish")
             async with trio.open_nursery() as nursery:
 
-                async def end_at_once() -> None:
+                async def cut_off() -> None:
                     nonlocal cut_short
                     number = await anext(signals)
                     cut_short = ended(None if number == signal.SIGINT else number)  # SIGHUP comes as SIGINT.
                     nursery.cancel_scope.cancel()
 
-                nursery.start_soon(end_at_once)
+                nursery.start_soon(cut_off)
                 if server.draining:  # `weir drain` asked for it, and said how long it may take
                     await server.wait_drained()
                 else:

@@ -122,6 +122,40 @@ def test_a_second_signal_ends_the_drain(tmp_path: Path, csv_file: Path, weir_her
     assert (checked.returncode, checked.stdout.count(" 20000 rows")) == (0, 1), checked.stdout
 
 
+@pytest.mark.parametrize(
+    ("number", "code", "says"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")]
+)
+def test_a_second_signal_ends_a_server_whose_storage_does_not_close(
+    tmp_path: Path, number: signal.Signals, code: int, says: str
+) -> None:
+    """A disk may keep it for ever. What was acknowledged is durable all the same."""
+    program = f"""
+import threading
+from scanner.cli import main
+from scanner.storage.rocksdb.store import RocksStore
+
+def close(self):
+    print("closing", flush=True)
+    threading.Event().wait()
+
+RocksStore.close = close
+main(["serve", "--port", "0", "--data", {str(tmp_path / "data")!r}])
+"""
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            assert server.stderr is not None
+            assert server.stdout.readline().startswith("listening on ")
+            server.send_signal(signal.SIGTERM)
+            assert server.stdout.readline() == "closing\n"
+            server.send_signal(number)
+            assert server.wait(TIMEOUT_S) == code
+            assert server.stderr.read() == f"weir: ending; running calls may finish\nweir: {says}\n"
+        finally:
+            server.kill()
+
+
 def test_interrupted_and_cut_off_scans(loaded: str, weir_here: Weir) -> None:
     """A signal is one line and its exit code; a reader that leaves early is no complaint; no half file stays."""
     command = [*WEIR, "scan", "items", "--format", "json", "-e", loaded]
