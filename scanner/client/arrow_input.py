@@ -74,7 +74,11 @@ def _require_own_values(rows: Any) -> None:
     Raises:
         SchemaMismatch: There is one.
     """
-    types, unlike_arrow = _UNLIKE_ARROW.get(type(rows).__module__.partition(".")[0], ("", ()))
+    if hasattr(type(rows), "to_native"):  # A frame of narwhals gives the stream of the one that it wraps.
+        rows = rows.to_native()
+    # A frame may be of a class that somebody derived from the library's.
+    libraries = {each.__module__.partition(".")[0] for each in type(rows).__mro__}.intersection(_UNLIKE_ARROW)
+    types, unlike_arrow = _UNLIKE_ARROW[libraries.pop()] if libraries else ("", ())
     for name, kind in zip(getattr(rows, "columns", ()), getattr(rows, types, ()), strict=False):
         if str(kind) in unlike_arrow:
             raise SchemaMismatch(f"column {name!r} is of type {kind}, which Arrow has not; cast it first")

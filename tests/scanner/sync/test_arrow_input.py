@@ -34,6 +34,25 @@ FORMS: dict[str, Callable[[pa.Table], object]] = {
 }
 
 
+class OwnFrame(polars.DataFrame):
+    """As libraries derive from polars."""
+
+
+class Wrapped:
+    """A data frame behind the interface of narwhals."""
+
+    def __init__(self, native: object) -> None:
+        self._native = native
+
+    def to_native(self) -> object:
+        """What it wraps."""
+        return self._native
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """That one's stream."""
+        return self._native.__arrow_c_stream__(requested_schema)  # type: ignore[attr-defined]
+
+
 @pytest.fixture
 def table(client: scanner.sync.Client) -> scanner.sync.Table:
     """An empty table."""
@@ -88,6 +107,8 @@ def test_what_gives_no_arrow_is_refused(table: scanner.sync.Table, wrong: object
         ("BIT", lambda: duckdb.sql("SELECT 1::BIGINT AS k, 1::HUGEINT AS n, '101'::BIT AS b")),
         ("Object", lambda: polars.DataFrame({"k": [1], "n": [Decimal(1)], "b": [object()]})),
         ("Int128", lambda: polars.DataFrame({"n": [1]}, {"n": polars.Int128})),
+        ("Object", lambda: OwnFrame({"k": [1], "n": [Decimal(1)], "b": [object()]})),
+        ("Object", lambda: Wrapped(polars.DataFrame({"k": [1], "n": [Decimal(1)], "b": [object()]}))),
     ],
 )
 def test_what_arrow_has_not_is_refused(
@@ -144,8 +165,9 @@ def test_objects_of_pandas_are_stored_as_they_are(first: object, second: object,
         pd.DataFrame({"v": categories}),
         pd.DataFrame({"k": [1, 2, 3]}, index=pd.Index(mixed.to_numpy(), dtype=object, name="v")),
     ):
-        with pytest.raises(scanner.SchemaMismatch, match=f"column 'v' .*{message}"):
-            to_arrow(frame)
+        for given in (frame, Wrapped(frame)):
+            with pytest.raises(scanner.SchemaMismatch, match=f"column 'v' .*{message}"):
+                to_arrow(given)
     for alike in (first, second):
         if not isinstance(alike, pd.Timestamp | np.timedelta64):
             frame = pd.DataFrame({"v": pd.Series([alike, pd.NaT, None, math.nan], dtype=object)})
