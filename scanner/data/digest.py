@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from scanner.data.crc_shift import POLYNOMIAL, shifted
 from scanner.data.octets import octets_of
+from scanner.errors import ArgumentInvalid
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -71,7 +72,7 @@ def checksums(values: pa.BinaryArray) -> NDArray[np.uint32]:
     return ~crcs
 
 
-def join_digests(parts: Iterable[tuple[int, int]]) -> int:
+def join_digests(parts: Iterable[tuple[int | None, int | None]]) -> int:
     """Digest of a bucket's scan, from those of scans of adjacent key ranges that together are all of it.
 
     It depends on the order of the parts: a digest is of rows in key order, and the parts are joined in that order.
@@ -82,9 +83,14 @@ def join_digests(parts: Iterable[tuple[int, int]]) -> int:
 
     Returns:
         What one scan of all of the ranges has as its digest.
+
+    Raises:
+        ArgumentInvalid: A range has None: its scan has not come to its end.
     """
     joined = DIGEST_EMPTY
-    for digest, stored_bytes in parts:
+    for place, (digest, stored_bytes) in enumerate(parts):
+        if digest is None or stored_bytes is None:
+            raise ArgumentInvalid(f"part {place} has no digest, since its scan has not come to its end")
         joined = shifted(joined, stored_bytes) ^ digest
     return joined
 

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scanner.data.digest import DIGEST_EMPTY, checksum, checksums, combine_digests, join_digests
+from scanner.errors import ArgumentInvalid
 
 
 def test_the_checksum_is_crc32c() -> None:
@@ -82,3 +83,10 @@ def test_a_long_part_joins_as_fast_as_a_short_one() -> None:
     zeros = bytes(1 << 20)
     assert join_digests([(checksum(b"a"), 1), (checksum(zeros), len(zeros))]) == checksum(b"a" + zeros)
     assert 0 <= join_digests([(1, 1), (2, 10**14)]) < 2**32
+
+
+@pytest.mark.parametrize("part", [(None, None), (5, None)])
+def test_a_part_that_has_no_digest_is_refused(part: tuple[int | None, int | None]) -> None:
+    """Its scan has not come to its end: the statistics have None then."""
+    with pytest.raises(ArgumentInvalid, match="part 1 has no digest, since its scan has not come to its end"):
+        join_digests([(0, 0), part])
