@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import trio
 
-from scanner.errors import ArgumentInvalid, ScannerError
+from scanner.errors import ArgumentInvalid, ScannerError, SchemaMismatch
 from scanner.proto.weir.v1 import tables_pb2 as pb
 from scanner.proto.weir.v1.scanner_pb2 import LogStart
 from scanner.server.auth.access import Right, audit_call, authorize, may
 from scanner.server.auth.audit import AuditEvent
 from scanner.server.fairness import pass_turn_among
 from scanner.server.log.bounds import keeps_since, start_offset
-from scanner.server.tables.write_encoding import encode_routed
+from scanner.server.tables.write_encoding import encode_routed, route_keys
 from scanner.server.tables.writes import WriteCall, mutations_bytes
 from scanner.tasks import run_with_companion
 from scanner.wire.batches import decode_schema
@@ -319,7 +319,15 @@ class TablesService:
             share = await self._memory.take(size)
         try:
             # One schema for the whole request, though a column may be added meanwhile.
-            routed = await encode_routed(request, table.schema, self._config)
+            schema, refusal = table.schema, None
+            try:
+                routed = await encode_routed(request, schema, self._config)
+            except SchemaMismatch as misfit:
+                if request.number is None or not schema.row_codec.older_schemas:
+                    raise
+                # It may come again, and have been applied before a column was added. Without the rows in its frames.
+                routed = await route_keys(request, schema, self._config, misfit)
+                refusal = misfit.with_traceback(None)
             share.resize(sum(mutations_bytes(each) for each in routed.values()))
             buckets = [(index, await self._catalog.bucket(table, index)) for index in sorted(routed)]
             for _, bucket in buckets:
@@ -327,7 +335,7 @@ class TablesService:
             share.split(len(buckets))
             # No waiting from here on: the requests of one stream reach every bucket in their order.
             writes = tuple(
-                (index, bucket.submit(routed[index], share.part_done, number=request.number))
+                (index, bucket.submit(routed[index], share.part_done, number=request.number, refusal=refusal))
                 for index, bucket in buckets
             )
         except BaseException:
@@ -335,4 +343,7 @@ class TablesService:
             raise
         if not writes:
             share.release()
-        return _Submitted(writes, 0 if request.number is None else request.number.sequence)
+        submitted = _Submitted(writes, 0 if request.number is None else request.number.sequence)
+        if refusal is not None:
+            await submitted.wait_durable()  # No request behind one that is refused is taken.
+        return submitted

@@ -418,6 +418,7 @@ class ServedBucket:
         group_states: Mapping[str, GroupState | None] | None = None,
         transaction: TransactionShare | None = None,
         number: RequestNumber | None = None,
+        refusal: ScannerError | None = None,
     ) -> PendingWrite:
         """Queue a write; its turn comes after those submitted before.
 
@@ -427,12 +428,13 @@ class ServedBucket:
             group_states: What becomes of reader groups, by name, in the same commit; None: it is forgotten.
             transaction: What the bucket remembers from the same commit on that it has applied.
             number: Of the request. A duplicate of one that was applied is settled with the original offsets.
+            refusal: What the request fails with if it is no such duplicate; None: it is written.
 
         Raises:
             ScannerError: The bucket is retired; this says why.
         """
         return self._enqueue(
-            PendingWrite(mutations, Settled(when_settled), group_states or {}, transaction, number)
+            PendingWrite(mutations, Settled(when_settled), group_states or {}, transaction, number, refusal)
         )
 
     def submit_pieces(
@@ -605,7 +607,7 @@ class ServedBucket:
             return
         prepared = await self._prepare([each.mutations for each in writes], self._raise_floor())
         # Storage that was opened anew knows by now what a commit that failed has left all the same.
-        fresh = self._not_applied(writes)
+        fresh = self._not_refused(self._not_applied(writes))
         if len(fresh) < len(writes):
             if fresh:
                 await self._commit_together(fresh)
@@ -645,6 +647,18 @@ class ServedBucket:
                 write.settled.set()
             else:
                 fresh.append(write)
+        return fresh
+
+    @staticmethod
+    def _not_refused(writes: list[PendingWrite]) -> list[PendingWrite]:
+        """Those that are to be written, of writes that were not applied; the others are settled."""
+        fresh = []
+        for write in writes:
+            if write.refusal is None:
+                fresh.append(write)
+            else:
+                write.error = write.refusal
+                write.settled.set()
         return fresh
 
     def _was_applied(self, write: PendingWrite) -> bool:

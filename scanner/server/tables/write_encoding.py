@@ -6,10 +6,19 @@ from typing import TYPE_CHECKING
 
 from scanner.proto.weir.v1 import tables_pb2 as pb
 from scanner.server.fairness import pass_turn
-from scanner.server.tables.writes import WriteCall, conform_request, encode_mutations, route
+from scanner.server.tables.writes import (
+    WriteCall,
+    conform_request,
+    encode_mutations,
+    read_arrow_stream,
+    route,
+)
 from scanner.storage.interface import Mutations
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from scanner.errors import SchemaMismatch
     from scanner.server.config import ScannerConfig
     from scanner.server.tables.catalog import TableSchema
 
@@ -36,10 +45,47 @@ async def encode_routed(
     batch = conform_request(
         request, schema.description, config.write_rows_max, config.write_decoded_bytes_max
     )
+    deletes = request.operation == pb.WriteRequest.OPERATION_DELETE
+    return await _encode(batch, schema, config, deletes=deletes)
+
+
+async def route_keys(
+    request: WriteCall, schema: TableSchema, config: ScannerConfig, misfit: SchemaMismatch
+) -> dict[int, Mutations]:
+    """No mutation for each bucket that a request touches, whose columns do not fit the table but for its keys.
+
+    Args:
+        request: From the peer.
+        schema: Of the table.
+        config: Bounds of writes.
+        misfit: How it does not fit.
+
+    Raises:
+        SchemaMismatch, KeyInvalid: Its keys do not fit, either, or there are none.
+
+    Waits:
+        For its turn, between slices.
+
+    Cancellation:
+        No effect.
+    """
+    table, size = schema.description, config.write_decoded_bytes_max
+    batch = read_arrow_stream(request.arrow_stream, config.write_rows_max, size, request.measured)
+    names = batch.schema.names
+    keys = batch.select([index for index, name in enumerate(names) if name in table.primary_key])
+    routed = await _encode(table.conform_keys(keys, size), schema, config, deletes=True)
+    if not routed:
+        raise misfit
+    return {bucket: mutations[:0] for bucket, mutations in routed.items()}
+
+
+async def _encode(
+    batch: pa.RecordBatch, schema: TableSchema, config: ScannerConfig, *, deletes: bool
+) -> dict[int, Mutations]:
     routed: dict[int, list[Mutations]] = {}
     for mutations in encode_mutations(
         batch,
-        delete=request.operation == pb.WriteRequest.OPERATION_DELETE,
+        delete=deletes,
         key_codec=schema.key_codec,
         row_codec=schema.row_codec,
         slice_rows=config.write_slice_rows_max,

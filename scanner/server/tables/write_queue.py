@@ -74,6 +74,8 @@ class PendingWrite:
     """The transaction whose share it is; None: it is none's."""
     number: RequestNumber | None = None
     """By which it is recognised if it comes again; None: it is not."""
+    refusal: ScannerError | None = None
+    """What a numbered request fails with, unless it was applied before; None: it is written."""
     pieces: Generator[Sequence[Mutation], None, None] | None = None
     """What to write instead of `mutations`, where that is too much for one commit. Blocks on the disk."""
     offsets: tuple[int, int] | None = None

@@ -275,6 +275,31 @@ async def test_a_request_that_comes_again_is_answered_as_before_and_changes_noth
     assert rows.equals(table_of(sample([*range(100), 500])))
 
 
+async def test_a_request_that_comes_again_is_answered_though_a_column_was_added(tmp_path: Path) -> None:
+    """Its rows lack the column, and are durable; new ones that lack it are refused, and what comes behind them."""
+    first = write_request(sample(range(100)), writer_id=WRITER, sequence=1)
+    other_rows = write_request(sample([1]), writer_id=WRITER, sequence=1)
+    stale = write_request(sample([500]), writer_id=WRITER, sequence=3)
+    wide = sample([600]).append_column("note", pa.array(["n"]))
+    added = tables_pb2.AddColumnRequest(
+        table="items", arrow_schema=pa.schema([("note", pa.string())]).serialize().to_pybytes()
+    )
+    async with serving(tmp_path / "data") as (_, client):
+        await create_table(client, description(buckets=BUCKETS))
+        answered = await write(client, first)
+        await call(client, "AddColumn", added.SerializeToString())
+        again = await write(client, first, write_request(wide, writer_id=WRITER, sequence=2))
+        other = await failure(lambda: write(client, other_rows))
+        refused = await failure(lambda: write(client, first, stale, write_request(wide)))
+        rows = await all_rows(client)
+
+    assert again == [*answered, ANY]
+    assert type(other) is SequenceInvalid
+    assert type(refused) is SchemaMismatch
+    assert "note" in refused.message
+    assert rows["id"].to_pylist() == [*range(100), 600]
+
+
 @pytest.mark.parametrize(
     ("request_", "kind", "match"),
     [
