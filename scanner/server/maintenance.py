@@ -86,7 +86,7 @@ class Maintenance:
         finder = StateFinder(catalog, checkpoints)
         leases = LeaseKeeper(store, catalog, finder, config, run_blocking, clock)
         await leases.load()
-        retention = Retention(catalog, config, run_blocking, clock)
+        retention = Retention(catalog, config, run_blocking, clock, leases.hold_again)
         disk = DiskWatch(store, catalog, config, run_blocking)
         images = ImageKeeper(catalog, store, config, run_blocking)
         await images.look()

@@ -131,7 +131,7 @@ class LeaseKeeper:
             ) from error
         self._promised = set(self._registry.states())
         read = LeaseRegistry.to_document(self._registry.frozen(), self._registry.frozen_ended())
-        await self._restore()
+        await self._restore(self._registry.states())
         if content is not None and read != content:
             # What expired while no server ran stays so, also if the clock is set back before the next start.
             self._changes += 1
@@ -299,7 +299,7 @@ class LeaseKeeper:
         """
         self._registry.expire(self._clock.now_ms())
         self._forget_dropped(state for _, state in self._registry.states())
-        await self._restore()
+        await self._restore(self._registry.states())
         if self._changes != self._written_changes or self._promised != set(self._registry.states()):
             self._changes += 1
             await self._write()
@@ -385,9 +385,21 @@ class LeaseKeeper:
             if owner == key:
                 held.pin.release()
 
-    async def _restore(self) -> None:
+    async def hold_again(self, table: str, bucket: int) -> None:
+        """Hold what leases keep of a bucket that could not be opened at the start, before its changelog is cut.
+
+        Waits:
+            For storage.
+        """
+        await self._restore(
+            (key, state)
+            for key, state in self._registry.states()
+            if (state.table, state.bucket) == (table, bucket)
+        )
+
+    async def _restore(self, kept: Iterable[tuple[LeaseKey, LeasedState]]) -> None:
         """Hold what the registry has and is not held yet, as after a start."""
-        for key, state in list(self._registry.states()):
+        for key, state in list(kept):
             if (key, state) in self._held or not self._wants(key, state):
                 continue
             where = f"{state.table}[{state.bucket}]"

@@ -37,7 +37,7 @@ from scanner.errors import (
 from scanner.server.failures import Failures
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
+    from collections.abc import Awaitable, Callable
 
     from scanner.server.clock import WallClock
     from scanner.server.config import ScannerConfig
@@ -80,15 +80,22 @@ class Retention:
         config: How much is kept.
         run_blocking: Runs what storage does.
         clock: Tells the time, for the age of changes.
+        hold_leased: Pins what leases keep of a bucket, by table and number, before each cut; None: nothing is leased.
     """
 
     def __init__(
-        self, catalog: Catalog, config: ScannerConfig, run_blocking: RunBlocking, clock: WallClock
+        self,
+        catalog: Catalog,
+        config: ScannerConfig,
+        run_blocking: RunBlocking,
+        clock: WallClock,
+        hold_leased: Callable[[str, int], Awaitable[None]] | None = None,
     ) -> None:
         self._catalog = catalog
         self._config = config
         self._run_blocking = run_blocking
         self._clock = clock
+        self._hold_leased = hold_leased
         self._failures = Failures(_logger)
         self._looked_at: weakref.WeakKeyDictionary[ServedBucket, float] = weakref.WeakKeyDictionary()
 
@@ -173,6 +180,8 @@ class Retention:
         Cancellation:
             It may have been cut.
         """
+        if self._hold_leased is not None:
+            await self._hold_leased(name, index)
         storage = bucket.storage
         if storage.log_start < storage.log_end <= wanted:
             await self._run_blocking(storage.log_is_readable)  # Here, where no commit waits for it.

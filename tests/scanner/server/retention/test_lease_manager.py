@@ -328,6 +328,28 @@ async def test_what_cannot_be_held_at_the_start_is_not_dropped(
             assert len((await kept.bucket()).pins) == 1
 
 
+async def test_what_cannot_be_held_at_the_start_is_not_cut(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its changelog is not cut either, also if that is asked for before the next sweep."""
+
+    def refuse(*_: object) -> None:
+        raise StoreFailed("too many open files of the test")
+
+    async with open_maintenance(store) as kept:
+        await kept.write(range(5))
+        await kept.acquire("report", target(Choice.LOG, 0))
+        await kept.write(range(5, 10))
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "bucket", refuse)
+        async with open_maintenance(store) as kept:
+            patch.undo()
+            bucket = await kept.bucket()
+            cut = await kept.maintenance.retention.cut("items", 0, bucket, 10)
+            assert (cut.start, cut.pinned) == (5, 5)
+            assert [pin.what for pin in cut.pins] == ["lease"]
+
+
 @pytest.mark.parametrize("acquired_again", [False, True])
 async def test_a_lease_that_changes_while_it_is_held_again(
     monkeypatch: pytest.MonkeyPatch, acquired_again: bool
