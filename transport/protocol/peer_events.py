@@ -108,11 +108,11 @@ class PeerEvents:
     ) -> None:
         """Take a header list: a request, an answer's fields, or trailers (RFC 9113 section 8.1).
 
-        What a client sends malformed ends its stream (section 8.1.1): behind a proxy other clients' calls share the
-        connection. A server's answer ends the connection, which is lost then, and so can be tried again.
+        What is malformed ends its stream alone (section 8.1.1): other calls share the connection.
 
         Raises:
-            RemoteProtocolError: The list may not come now, or is a malformed answer; the connection cannot go on.
+            RemoteProtocolError: The list may not come now, or the peer has sent too many that are malformed; the
+                connection cannot go on.
         """
         stream = self._table.open.get(stream_id)
         if stream is None:
@@ -124,28 +124,44 @@ class PeerEvents:
             self._outbound.fail_stream_untrusted(stream, ErrorCode.STREAM_CLOSED, "HEADERS after END_STREAM")
         elif stream.headers_received:
             try:
-                self._check_trailers_untrusted(stream_id, headers, end_stream=end_stream)
+                self._check_trailers_untrusted(headers, end_stream=end_stream)
             except RemoteProtocolError as error:
-                if self._client:
-                    raise
-                self._outbound.fail_stream_untrusted(stream, error.code, error.message)
+                self._malformed_untrusted(stream, error)
             else:
                 self._trailers(stream, headers)
         else:
-            self._rules.check_untrusted(headers, response=True)
-            if not _is_informational(headers):
-                self._response(stream, headers, end_stream=end_stream)
-            elif end_stream:
-                raise RemoteProtocolError(f"an informational response ends stream {stream_id}")
+            try:
+                self._check_response_untrusted(headers, end_stream=end_stream)
+            except RemoteProtocolError as error:
+                self._malformed_untrusted(stream, error)
+            else:
+                if not _is_informational(headers):
+                    self._response(stream, headers, end_stream=end_stream)
         if end_stream and (stream := self._table.open.get(stream_id)) is not None:
             self.ended_untrusted(stream)
 
-    def _check_trailers_untrusted(
-        self, stream_id: int, headers: Sequence[tuple[bytes, bytes]], *, end_stream: bool
-    ) -> None:
+    def _check_trailers_untrusted(self, headers: Sequence[tuple[bytes, bytes]], *, end_stream: bool) -> None:
         self._rules.check_untrusted(headers, trailers=True)
         if not end_stream:
-            raise RemoteProtocolError(f"trailers without END_STREAM on stream {stream_id}")
+            raise RemoteProtocolError("trailers without END_STREAM")
+
+    def _check_response_untrusted(self, headers: Sequence[tuple[bytes, bytes]], *, end_stream: bool) -> None:
+        self._rules.check_untrusted(headers, response=True)
+        if end_stream and _is_informational(headers):
+            raise RemoteProtocolError("an informational response ends the stream")
+
+    def _malformed_untrusted(self, stream: StreamCore, error: RemoteProtocolError) -> None:
+        """End a stream with a malformed message. An answer can be asked for again, as one that is cut can.
+
+        Raises:
+            RemoteProtocolError: The peer has sent too many.
+        """
+        if not self._client:
+            self._outbound.fail_stream_untrusted(stream, error.code, error.message)
+            return
+        self._budgets.spend_untrusted(Cost.RESET)
+        failure = AnswerCut(StatusCode.INTERNAL, f"the answer is malformed: {error.message}")
+        self._outbound.reset_because(stream, error.code, failure)
 
     def _late_headers_untrusted(self, stream_id: int) -> None:
         """Judge HEADERS on a stream that is not open (section 5.1); even and idle ones are no stream of the peer."""
@@ -223,7 +239,7 @@ class PeerEvents:
         announced = stream.body_bytes_announced
         if announced is not None and announced != stream.body_bytes:
             message = f"content-length is {announced}, and {stream.body_bytes} octets came"
-            self._outbound.fail_stream_untrusted(stream, ErrorCode.PROTOCOL_ERROR, message)
+            self._malformed_untrusted(stream, RemoteProtocolError(message))
             return
         stream.advance(StreamInput.RECEIVE_END)
         stream.remote_ended = True

@@ -11,6 +11,7 @@ from tests.support import wire
 from tests.support.pair import Peer, drain_messages, request
 from transport.config import TransportConfig
 from transport.errors import (
+    AnswerCut,
     CallFailed,
     ErrorCode,
     RemoteProtocolError,
@@ -222,13 +223,46 @@ def test_malformed_request_leaves_the_other_calls_alone(end: bool) -> None:
     assert drain_messages(peer.core, other) == [b"goes on"]
 
 
-def test_malformed_answer_ends_the_connection() -> None:
-    """A client has its connection for itself: it is lost, so that its calls are tried again."""
-    for answer in ([*wire.RESPONSE, ("connection", "close")], [("Upper", "1"), *wire.RESPONSE]):
-        peer = Peer(client=True)
-        peer.core.open_stream(request())
-        peer.send(wire.headers(1, answer))
-        assert peer.failed
+@pytest.mark.parametrize(
+    "answer",
+    [
+        wire.headers(1, [*wire.RESPONSE, ("connection", "close")]),
+        wire.headers(1, [("Upper", "1"), *wire.RESPONSE]),
+        wire.headers(1, [("content-type", "application/grpc")]),
+        wire.headers(1, [(":status", "103")], end=True),
+        wire.headers(1, wire.RESPONSE) + wire.headers(1, wire.TRAILERS),
+        wire.headers(1, wire.RESPONSE) + wire.headers(1, [(":status", "100")], end=True),
+        wire.headers(1, [*wire.RESPONSE, ("content-length", "one")]),
+        wire.headers(1, [*wire.RESPONSE, ("content-length", "1"), ("content-length", "2")]),
+        wire.headers(1, [*wire.RESPONSE, ("content-length", "9")]) + wire.headers(1, wire.TRAILERS, end=True),
+    ],
+    ids=[
+        "connection",
+        "upper case",
+        "no status",
+        "103 at the end",
+        "no end",
+        "status in trailers",
+        "content-length that is no number",
+        "two content-lengths",
+        "too short",
+    ],
+)
+def test_malformed_answer_leaves_the_other_calls_alone(answer: bytes) -> None:
+    """A proxy puts it beside the answers of servers; what follows it is nobody's."""
+    peer = Peer(client=True)
+    stream, other = client_call(peer), client_call(peer)
+    answered = peer.send(answer, wire.data(1, b"what follows"), wire.headers(1, wire.TRAILERS, end=True))
+    assert {frame.code for frame in wire.only(answered, wire.RST_STREAM, 1)} == {PROTOCOL}
+    with pytest.raises(AnswerCut, match="the answer is malformed"):
+        stream.next_message()
+    peer.send(
+        wire.headers(3, wire.RESPONSE),
+        wire.data(3, wire.message(b"goes on")),
+        wire.headers(3, wire.TRAILERS, end=True),
+    )
+    assert drain_messages(peer.core, other) == [b"goes on"]
+    assert not peer.failed
 
 
 def test_preface_is_required() -> None:
