@@ -48,6 +48,8 @@ if TYPE_CHECKING:
 
 _LEASE_S: Final = 600.0
 """Of a table that is copied; renewed meanwhile, and over by itself if this process is killed."""
+_UNANSWERED_LEASE_S: Final = 60.0
+"""Of one that is not known to be there: where the answer is lost and the server is away, nobody can release it."""
 _COLUMNS: Final = ("backup", "begun", "tables", "rows", "size", "problem")
 
 
@@ -144,7 +146,8 @@ def _is_going(client: sync.Client, data: Path, entry: TableEntry) -> bool:
 
 
 def _add_table(client: sync.Client, writer: BackupWriter, data: Path, name: str) -> None:
-    with client.acquire_lease(LeaseTarget(name, state=LeaseState.NEW), ttl_s=_LEASE_S) as lease:
+    with client.acquire_lease(LeaseTarget(name, state=LeaseState.NEW), ttl_s=_UNANSWERED_LEASE_S) as lease:
+        lease.renew(_LEASE_S)
         # Read after the checkpoints were made: it names every column that their rows have.
         entry = _tables_of(data).get(name)
         if entry is None:

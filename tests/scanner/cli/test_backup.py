@@ -207,6 +207,35 @@ def test_an_answer_that_names_no_checkpoint_is_told(
     )
 
 
+def test_a_lease_of_which_the_answer_is_lost_is_over_soon(
+    tmp_path: Path, weir_here: Weir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its time is a minute until it is known to be there, and then what a copy takes."""
+    data, times = tmp_path / "data", list[float]()
+    acquire, look = scanner.sync.Client.acquire_lease, scanner.cli.backup._checkpoint
+
+    def note_time(client: scanner.sync.Client) -> None:
+        times.extend(each.ttl_s for each in client.list_leases())
+
+    with running_server(data) as server, scanner.sync.connect(server.endpoint) as client:
+
+        def acquired(*args: Any, **options: Any) -> Any:
+            lease = acquire(*args, **options)
+            note_time(client)
+            return lease
+
+        def looked(*args: Any) -> Any:
+            note_time(client)
+            return look(*args)
+
+        monkeypatch.setattr(scanner.sync.Client, "acquire_lease", acquired)
+        monkeypatch.setattr(scanner.cli.backup, "_checkpoint", looked)
+        client.create_table("orders", SCHEMA, primary_key=["id"]).write(rows(0, 100, "text"))
+        made = weir_here("backup", tmp_path / "backups", "--data", data, "-e", server.endpoint)
+    assert made.returncode == 0, made
+    assert (times[0], {*times[1:]}) == (60, {600})
+
+
 @pytest.mark.parametrize("again", [False, True], ids=["for good", "and made anew"])
 @pytest.mark.parametrize("at", ["the look for its checkpoints", "its copying"])
 def test_a_table_that_is_dropped_meanwhile(
