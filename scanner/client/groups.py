@@ -42,8 +42,8 @@ class GroupBucket:
 
     @property
     def lag(self) -> int:
-        """Changes behind the position; without one, all that there are."""
-        return self.log_end - (self.log_start if self.position is None else self.position)
+        """Changes that are there behind the position; without one, all that there are."""
+        return self.log_end - max(self.log_start, self.position or 0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -15,6 +15,7 @@ import trio
 import trio.testing
 
 from bench.simulation.network import Fault
+from scanner.client.groups import GroupBucket
 from scanner.errors import GroupEpochStale, SnapshotLost, TableNotFound
 from scanner.storage.interface import GroupState
 from scanner.wire import methods
@@ -38,6 +39,13 @@ async def wait_owners(table: scanner.Table, *members: str) -> None:
         return set(await owners(table)) == set(members)
 
     await until(there)
+
+
+@pytest.mark.parametrize(("position", "lag"), [(None, 60), (10, 60), (40, 60), (70, 30), (100, 0)])
+def test_what_is_cut_is_no_lag(position: int | None, lag: int) -> None:
+    """Of what is behind a position counts what there is to read."""
+    bucket = GroupBucket(bucket=0, member=None, epoch=0, position=position, log_start=40, log_end=100)
+    assert bucket.lag == lag
 
 
 async def test_readers_share_what_there_is_and_nothing_is_lost(
