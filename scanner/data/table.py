@@ -99,8 +99,10 @@ class TableDescription:
 
         Raises:
             SchemaMismatch: It is not nullable, of a type that cannot be stored, or one too many.
-            ArgumentInvalid: There is a column of that name.
+            ArgumentInvalid: It has no name, or there is a column of that name.
         """
+        if not column.name:
+            raise ArgumentInvalid("a column that is added needs a name")
         if not column.nullable:
             raise SchemaMismatch(f"column {column.name!r} must be nullable: present rows have no value")
         if column.name in self.schema.names:

@@ -72,6 +72,7 @@ def test_a_column_is_added(tmp_path: Path, capfd: pytest.CaptureFixture[str]) ->
         assert capfd.readouterr().err == "added column fare to items\n"
         for wrong in (
             ["items", "fare", "int8"],
+            ["items", "", "int8"],
             ["items", "x", "uint8"],
             ["items", "x", "nothing"],
             ["none", "x", "int8"],
