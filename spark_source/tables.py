@@ -9,24 +9,29 @@ from __future__ import annotations
 
 import datetime
 import json
+import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 from pyspark.sql import functions
 
 from scanner import ArgumentInvalid, parse_where
 from spark_source.connection import ask
 from spark_source.data_source import WeirDataSource
-from spark_source.errors import PlainErrors, SourceOptionError
+from spark_source.errors import PlainErrors, SourceOptionError, SourceSchemaError
 from spark_source.options import SourceOptions, columns_text, refused
+from spark_source.schema import spark_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from scanner import TableDescription
     from scanner.sync import Client
 
+_logger = logging.getLogger("weir.spark")
 _THRESHOLD = "spark.sql.autoBroadcastJoinThreshold"
 _FORMAT = WeirDataSource.name()
 _SIZE = re.compile(r"(?P<number>-?[0-9]+)(?P<unit>[kmgtp]?)(i?b)?")
@@ -162,7 +167,8 @@ def views(spark: SparkSession, endpoint: str, prefix: str = "", **options: objec
         options: More options of every load, as for `table`.
 
     Returns:
-        By table, the DataFrame behind its view. A view is named as its table is, in backticks where SQL needs them.
+        By table, the DataFrame behind its view. A view is named as its table is, in backticks where SQL needs them. A
+        table with a column of a type that Spark SQL does not have is left out, and a warning names it.
 
     Raises:
         SourceOptionError: An option is unknown, or given twice, or does not fit all tables, or two views would have one
@@ -173,7 +179,8 @@ def views(spark: SparkSession, endpoint: str, prefix: str = "", **options: objec
     """
     with PlainErrors():
         options_of_any = SourceOptions.parse(_options_of(endpoint, "any", options))
-        names = [each.name for each in ask(options_of_any, lambda client: client.tables())]
+        found = ask(options_of_any, lambda client: client.tables())
+    names = [each.name for each in found if _is_of_spark(each, options_of_any.columns)]
     seen: dict[str, str] = {}
     for name in names:
         other = seen.setdefault(name.lower(), name)
@@ -186,6 +193,17 @@ def views(spark: SparkSession, endpoint: str, prefix: str = "", **options: objec
     for name, frame in frames.items():
         frame.createOrReplaceTempView(f"`{prefix}{name}`")
     return frames
+
+
+def _is_of_spark(found: TableDescription, columns: Sequence[str] | None) -> bool:
+    """Whether Spark SQL has the types of all columns that a load of a table has; if not, a warning says so."""
+    loaded = [field for field in found.schema if columns is None or field.name in columns]
+    try:
+        spark_schema(pa.schema(loaded))
+    except SourceSchemaError as error:
+        _logger.warning("table %s gets no view: %s", found.name, error)
+        return False
+    return True
 
 
 def _options_of(endpoint: str, name: str, options: Mapping[str, object]) -> dict[str, str]:

@@ -132,6 +132,27 @@ def test_views(spark: SparkSession, server: RunningServer) -> None:
     assert spark.sql(joined).collect()[0].n == ROWS // 10
 
 
+def test_views_without_a_table_of_a_strange_type(
+    spark: SparkSession, server: RunningServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It costs the others nothing, and is named."""
+    schema = pa.schema([("id", pa.int64()), ("hundreds", pa.decimal128(5, -2))])
+    with connect(server.endpoint) as client:
+        client.create_table("strange", schema, primary_key=["id"])
+        try:
+            frames = weir.spark.views(spark, server.endpoint, prefix="some_")
+            assert sorted(weir.spark.views(spark, server.endpoint, prefix="ids_", columns="id")) == [
+                "Orders",
+                "stock.2013",
+                "strange",
+            ]
+        finally:
+            client.drop_table("strange")
+    assert sorted(frames) == ["Orders", "stock.2013"]
+    (warning,) = caplog.messages
+    assert warning.startswith("table strange gets no view: column 'hundreds' is decimal128(5, -2)")
+
+
 def test_views_of_one_name(spark: SparkSession, server: RunningServer) -> None:
     """Tables that differ in case alone would be one view: none is made."""
     schema = pa.schema([("id", pa.int64())])
