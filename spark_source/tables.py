@@ -24,6 +24,7 @@ from spark_source.data_source import WeirDataSource
 from spark_source.errors import PlainErrors, SourceOptionError, SourceSchemaError
 from spark_source.options import SourceOptions, columns_text, refused
 from spark_source.schema import spark_schema
+from spark_source.stream.options import CHANGE_OPTION_NAMES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -211,13 +212,20 @@ def _options_of(endpoint: str, name: str, options: Mapping[str, object]) -> dict
 
     Raises:
         SourceOptionError: One is given twice, whatever its case: the last one would count, and ``table`` among them
-            would have another table read. Or it is of octets.
+            would have another table read. Or it is of octets, or one of reading changes.
     """
+    of_changes = {each.lower() for each in CHANGE_OPTION_NAMES}
     found = {"endpoint": endpoint, "table": name}
     taken = set(found)
     for each, value in options.items():
         if each.lower() in taken:
             raise SourceOptionError(each, None, f"option {each!r} is given twice: leave one of them out")
+        if each.lower() in of_changes:
+            problem = (
+                f"option {each!r} is one of reading changes, and table() and views() read rows: read the changes with"
+                ' spark.read or spark.readStream, format("weir") and option readChanges=true'
+            )
+            raise SourceOptionError(each, None, problem)
         taken.add(each.lower())
         if value is not None:
             found[each] = _text(each, value)

@@ -176,6 +176,10 @@ def test_refusals(spark: SparkSession, server: RunningServer) -> None:
             orders(spark, server, **{twice: "stock.2013"})
     with pytest.raises(SourceOptionError, match="option 'table' is given twice"):
         weir.spark.views(spark, server.endpoint, table="Orders")
+    with pytest.raises(SourceOptionError, match="option 'readchanges' is one of reading changes"):
+        orders(spark, server, readchanges=True)
+    with pytest.raises(SourceOptionError, match="option 'failOnDataLoss' is one of reading changes"):
+        weir.spark.views(spark, server.endpoint, failOnDataLoss=False)
     with pytest.raises(SourceOptionError, match="option 'WHERE' is given twice"):
         orders(spark, server, where="v = 1", WHERE="v = 2")
     with pytest.raises(SourceOptionError, match="has a comma"):
