@@ -18,6 +18,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
 
 from scanner.cli.escapes import escaped
 from scanner.extras import DISTRIBUTION, ExtraMissing, extras_needed
@@ -166,8 +167,19 @@ class LazyGroup(OneLineGroup):
             with interrupted_at_once(), imported_for_good(), extras_needed(f"weir {cmd_name}"):
                 command: click.Command = getattr(importlib.import_module(module), attribute)
         except ExtraMissing as error:
+            if ctx.resilient_parsing:  # A shell asks how a word may go on: it has no use for an error.
+                return None
             raise Failure(str(error)) from None
         return command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """The commands and options that begin so, without importing a command: one may need what is not installed."""
+        names = [
+            CompletionItem(name, help=text)
+            for name, (_, text) in sorted(_COMMANDS.items())
+            if name.startswith(incomplete)
+        ]
+        return names + super(click.Group, self).shell_complete(ctx, incomplete)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List them without importing one."""

@@ -19,6 +19,8 @@ from scanner.client.leases import LeaseState, LeaseTarget
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from click.shell_completion import CompletionItem
+
     from scanner.client.leases import LeaseInfo
     from scanner.sync import Client
 
@@ -43,9 +45,16 @@ class _ListedByDefault(OneLineGroup):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Put `list` in front of arguments that name no command."""
-        if not args or (args[0].startswith("-") and args[0] not in ("-h", "--help")):
+        options = args and args[0].startswith("-") and args[0] not in ("-h", "--help")
+        if options or not (args or ctx.resilient_parsing):  # A shell that completes asks for the commands.
             args = ["list", *args]
         return super().parse_args(ctx, args)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """The commands that begin so, or the options of `list`."""
+        if incomplete.startswith("-"):
+            return self.commands["list"].shell_complete(ctx, incomplete)
+        return super().shell_complete(ctx, incomplete)
 
 
 @click.group(

@@ -12,11 +12,13 @@ from pathlib import Path
 
 import click
 import pytest
+from click.shell_completion import BashComplete
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 from rich.progress import Progress
 
+import scanner.cli.app
 from scanner.cli.app import (
     Ended,
     OneLineGroup,
@@ -27,6 +29,7 @@ from scanner.cli.app import (
     weir,
 )
 from scanner.cli.destination import written
+from scanner.extras import ExtraMissing
 
 
 def test_every_command_is_where_the_list_says() -> None:
@@ -40,6 +43,33 @@ def test_every_command_is_where_the_list_says() -> None:
         assert command.name == name
         assert command.help
     assert weir.get_command(context, "nonsense") is None
+
+
+@pytest.mark.parametrize(
+    ("words", "incomplete", "offered"),
+    [
+        ([], "le", ["leases"]),
+        ([], "s", ["scan", "serve", "snapshots", "sql", "streams"]),
+        (["leases"], "", ["acquire", "drop", "list", "release", "renew"]),
+        (["leases"], "--t", ["--table", "--tls-ca", "--tls-cert", "--tls-key", "--token-file"]),
+        (["leases", "--json"], "--ta", ["--table"]),
+        (["serve"], "--da", []),
+    ],
+)
+def test_completion_where_an_extra_is_missing(
+    monkeypatch: pytest.MonkeyPatch, words: list[str], incomplete: str, offered: list[str]
+) -> None:
+    """A shell gets all names; of a command that cannot be imported no options, and no error."""
+
+    @contextmanager
+    def needed(name: str) -> Iterator[None]:
+        if name == "weir serve":
+            raise ExtraMissing("a store on the disk needs rocksdict, which is not installed")
+        yield
+
+    monkeypatch.setattr(scanner.cli.app, "extras_needed", needed)
+    complete = BashComplete(weir, {}, "weir", "_WEIR_COMPLETE")
+    assert [each.value for each in complete.get_completions(words, incomplete)] == offered
 
 
 def test_a_note_stands_above_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
