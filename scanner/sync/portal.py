@@ -42,9 +42,14 @@ _NOT_PICKLED = (
 )
 _ENDING = "Python is ending and begins no thread any more; connect earlier"
 _SIGNALS_SEEN_S = 0.5
-_OF_CALLS = (Exception, SystemExit, KeyboardInterrupt)
-"""What is raised in the thread that called. A callback that ends the program ends that thread, and not the client."""
+_OF_LOOP = (trio.Cancelled, GeneratorExit, BaseExceptionGroup)
+"""What ends a call because its loop ends, unless it is an Exception."""
 _open_portals: weakref.WeakSet[Portal] = weakref.WeakSet()
+
+
+def _is_of_call(error: BaseException) -> bool:
+    """Whether an exception is raised in the thread that called: a callback may end that, and not the client."""
+    return isinstance(error, Exception) or not isinstance(error, _OF_LOOP)
 
 
 class Takeable(Protocol[T_co]):
@@ -128,11 +133,11 @@ class _Run(_Call):
                 self._value = await self._function()
             if self._scope.cancelled_caught:
                 self._error = trio.ClosedResourceError(_INTERRUPTED)
-        except _OF_CALLS as error:
+        except BaseException as error:
+            if not _is_of_call(error):
+                self._error = trio.ClosedResourceError(_CLOSED)
+                raise
             self._error = error
-        except BaseException:
-            self._error = trio.ClosedResourceError(_CLOSED)
-            raise
         finally:
             self._finish()
 
@@ -526,12 +531,12 @@ class Held(Generic[T]):
                         raise _AbandonedError
         except _AbandonedError:
             pass
-        except _OF_CALLS as error:
+        except BaseException as error:
+            if not _is_of_call(error):
+                self._error = trio.ClosedResourceError(_CLOSED)
+                raise
             self._error = error
             entering.failed(error)
-        except BaseException:
-            self._error = trio.ClosedResourceError(_CLOSED)
-            raise
         finally:
             entering.refuse()
             self.finished = True

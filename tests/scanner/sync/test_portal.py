@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import pickle
 import signal
 import sys
@@ -327,17 +328,19 @@ def test_a_portal_among_greenlets(monkeypatch: pytest.MonkeyPatch, patched: str)
         Portal("another portal of a test")
 
 
-@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])
+@pytest.mark.parametrize(
+    "kind", [SystemExit, KeyboardInterrupt, asyncio.CancelledError, pytest.fail.Exception]
+)
 def test_a_callback_that_ends_the_program(portal: Portal, kind: type[BaseException]) -> None:
-    """What ends a program is raised in the thread that called, like any exception, and the client goes on."""
+    """What ends a program, a task or a test is raised in the thread that called, and the client goes on."""
 
     async def call_back() -> None:
-        raise kind(3)
+        raise kind("3")
 
     @asynccontextmanager
     async def called_back_at_the_end() -> AsyncIterator[None]:
         yield
-        raise kind(3)
+        raise kind("3")
 
     with pytest.raises(kind, match="3"):
         portal.call(call_back)
