@@ -388,14 +388,22 @@ class LeaseKeeper:
     async def hold_again(self, table: str, bucket: int) -> None:
         """Hold what leases keep of a bucket that could not be opened at the start, before its changelog is cut.
 
+        Raises:
+            StoreFailed: It cannot be held now, either.
+
         Waits:
             For storage.
         """
-        await self._restore(
+        kept = [
             (key, state)
             for key, state in self._registry.states()
             if (state.table, state.bucket) == (table, bucket)
-        )
+        ]
+        await self._restore(kept)
+        if any(each not in self._held and self._wants(*each) for each in kept):
+            raise StoreFailed(
+                f"a lease keeps the changelog of {table}[{bucket}], and cannot hold it now: the server's log says why"
+            )
 
     async def _restore(self, kept: Iterable[tuple[LeaseKey, LeasedState]]) -> None:
         """Hold what the registry has and is not held yet, as after a start."""

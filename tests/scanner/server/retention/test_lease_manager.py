@@ -345,6 +345,10 @@ async def test_what_cannot_be_held_at_the_start_is_not_cut(
         async with open_maintenance(store) as kept:
             patch.undo()
             bucket = await kept.bucket()
+            patch.setattr(store, "checkpoints", refuse)
+            with pytest.raises(StoreFailed, match=r"a lease keeps the changelog of items\[0\]"):
+                await kept.maintenance.retention.cut("items", 0, bucket, 10)
+            patch.undo()
             cut = await kept.maintenance.retention.cut("items", 0, bucket, 10)
             assert (cut.start, cut.pinned) == (5, 5)
             assert [pin.what for pin in cut.pins] == ["lease"]
