@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from scanner.errors import SchemaMismatch
 from scanner.proto.weir.v1 import tables_pb2 as pb
 from scanner.server.fairness import pass_turn
 from scanner.server.tables.writes import (
@@ -18,7 +19,6 @@ from scanner.storage.interface import Mutations
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from scanner.errors import SchemaMismatch
     from scanner.server.config import ScannerConfig
     from scanner.server.tables.catalog import TableSchema
 
@@ -61,7 +61,8 @@ async def route_keys(
         misfit: How it does not fit.
 
     Raises:
-        SchemaMismatch, KeyInvalid: Its keys do not fit, either, or there are none.
+        SchemaMismatch: Its keys do not fit, either, or there are none: `misfit`.
+        KeyInvalid: A key is null, or too long.
 
     Waits:
         For its turn, between slices.
@@ -73,7 +74,11 @@ async def route_keys(
     batch = read_arrow_stream(request.arrow_stream, config.write_rows_max, size, request.measured)
     names = batch.schema.names
     keys = batch.select([index for index, name in enumerate(names) if name in table.primary_key])
-    routed = await _encode(table.conform_keys(keys, size), schema, config, deletes=True)
+    try:
+        conformed = table.conform_keys(keys, size)
+    except SchemaMismatch:
+        raise misfit from None
+    routed = await _encode(conformed, schema, config, deletes=True)
     if not routed:
         raise misfit
     return {bucket: mutations[:0] for bucket, mutations in routed.items()}
