@@ -251,7 +251,12 @@ def end_at_once() -> None:
 
 
 def _end_interrupted(*_: object) -> NoReturn:
-    error = ended()
+    end_now()
+
+
+def end_now(number: int | None = None) -> NoReturn:
+    """End the process here, as by `ended`: nothing is finished, removed or closed."""
+    error = ended(number)
     os.write(2, f"weir: {error.message}\n".encode())
     os._exit(error.exit_code)
 

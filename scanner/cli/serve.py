@@ -7,13 +7,14 @@ import os
 import signal
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 import trio
 
 from scanner.cli.allocator import give_back_free_memory, keep_freed_memory
 from scanner.cli.amounts import Bytes, Seconds
-from scanner.cli.app import end_at_once, ended, example, fail, interrupted_at_once, note
+from scanner.cli.app import end_now, ended, example, fail, interrupted_at_once, note
 from scanner.cli.descriptors import buckets_within, files_within, raise_files_limit
 from scanner.cli.logs import LOG_FORMATS, configure_logging
 from scanner.cli.options import data_option
@@ -26,6 +27,9 @@ from scanner.server.server import Server, open_server
 from scanner.storage.rocksdb.config import StorageConfig
 from scanner.tasks import bare
 from transport import TransportConfig, host_port
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
@@ -200,12 +204,12 @@ async def _serve(
     storage: StorageConfig,
     metrics: tuple[str, int] | None,
 ) -> None:
-    cut_short: click.ClickException | None = None
-    async with AsyncExitStack() as stack:
-        # For signals that come while storage is closed, when the receiver is gone. It takes as long as the disk takes,
-        # perhaps for ever, and what was acknowledged is durable.
-        end_at_once()
-        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+    ending = _Ending()
+    # SIGHUP by itself, lest it come as SIGINT; not where it is ignored, as after nohup.
+    hangup = () if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else (signal.SIGHUP,)
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, *hangup) as signals:
+        async with bare(trio.open_nursery()) as beside, AsyncExitStack() as stack:
+            stack.callback(beside.cancel_scope.cancel)  # Last of all: storage is closed by then.
             serving = open_server(
                 data,
                 *address,
@@ -225,26 +229,45 @@ async def _serve(
                 nursery.start_soon(give_back_free_memory)
                 try:
                     click.echo(f"listening on {host_port(server.host, server.port)}")
-                    await anext(signals)
+                    ending.first = await anext(signals)
                 finally:
                     nursery.cancel_scope.cancel()
             _remark("weir: ending; running calls may finish")
-            async with trio.open_nursery() as nursery:
+            beside.start_soon(ending.hear, signals)
+            await ending.drain(server)
+    if ending.cut_short is not None:
+        raise ending.cut_short  # Out here, where no nursery wraps it
 
-                async def cut_off() -> None:
-                    nonlocal cut_short
-                    number = await anext(signals)
-                    cut_short = ended(None if number == signal.SIGINT else number)  # SIGHUP comes as SIGINT.
-                    nursery.cancel_scope.cancel()
 
-                nursery.start_soon(cut_off)
-                if server.draining:  # `weir drain` asked for it, and said how long it may take
-                    await server.wait_drained()
-                else:
-                    await server.drain()
-                nursery.cancel_scope.cancel()
-    if cut_short is not None:
-        raise cut_short  # Out here, where no nursery wraps it
+class _Ending:
+    """A server's end, and what further signals do: one cuts its drain short, and then one the closing of its storage."""
+
+    def __init__(self) -> None:
+        self.first: int | None = None
+        """The signal that began it; None: `weir drain` did."""
+        self.cut_short: click.ClickException | None = None
+        """How the command ends if the drain was cut short."""
+        self._drain = trio.CancelScope()
+        self._drained = False
+
+    async def drain(self, server: Server) -> None:
+        """Let running calls finish."""
+        with self._drain:
+            if server.draining:  # `weir drain` asked for it, and said how long it may take
+                await server.wait_drained()
+            else:
+                await server.drain()
+        self._drained = True
+
+    async def hear(self, signals: AsyncIterator[int]) -> None:
+        """Take further signals, until storage is closed: that takes as long as the disk takes, perhaps for ever."""
+        async for number in signals:
+            if number == self.first == signal.SIGHUP:
+                continue  # A shell that goes sends one after the kernel's.
+            if self._drained:
+                end_now(number)  # What was acknowledged is durable.
+            self.cut_short = ended(number)
+            self._drain.cancel()
 
 
 def _warn_of_owner(data: Path) -> None:

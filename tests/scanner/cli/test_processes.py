@@ -304,6 +304,31 @@ def test_standard_output_that_nobody_reads(loaded: str) -> None:
             assert (done.returncode, done.stderr) == (141, ""), words
 
 
+def test_a_drain_that_a_hangup_began_and_ctrl_c_cuts_short(tmp_path: Path) -> None:
+    """Another hangup changes nothing; the exit code is that of Ctrl-C."""
+    command = [*WEIR, "serve", "--data", str(tmp_path / "data"), "--port", "0", "--drain-timeout", "3600"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            assert server.stderr is not None
+            endpoint = server.stdout.readline().split()[-1]
+            with weir_sync.connect(endpoint, retries=0) as client:
+                table = client.create_table("items", pa.schema([("id", pa.int64())]), ["id"], 1)
+                table.write(pa.table({"id": range(1000)}))
+                with pytest.raises(ScannerError), table.new_scan().with_credit(1000).execute() as batches:
+                    next(batches)
+                    server.send_signal(signal.SIGHUP)
+                    assert "running calls may finish" in server.stderr.readline()
+                    server.send_signal(signal.SIGHUP)
+                    next(batches)
+                    server.send_signal(signal.SIGINT)
+                    assert server.wait(TIMEOUT_S) == 130
+                    list(batches)
+            assert "weir: interrupted" in server.stderr.read()
+        finally:
+            server.kill()
+
+
 def test_sighup_ends_no_drain_of_a_server_that_reads_files_again(tmp_path: Path) -> None:
     """It asks for files alone, also then: the call that runs finishes, and the exit code is 0."""
     (tmp_path / "credentials.toml").write_text('[anonymous]\nread = "*"\nwrite = "*"\n')
