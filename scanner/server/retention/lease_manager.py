@@ -103,6 +103,8 @@ class LeaseKeeper:
         self._registry = LeaseRegistry()
         self._failures = Failures(_logger)
         self._held: dict[tuple[LeaseKey, LeasedState], HeldState] = {}
+        self._unheld: set[tuple[LeaseKey, LeasedState]] = set()
+        """What could not be held when that was tried last."""
         self._promised: set[tuple[LeaseKey, LeasedState]] = set()
         """By the document."""
         self._changes = 0
@@ -299,6 +301,7 @@ class LeaseKeeper:
         """
         self._registry.expire(self._clock.now_ms())
         self._forget_dropped(state for _, state in self._registry.states())
+        self._unheld = {each for each in self._unheld if self._wants(*each)}
         await self._restore(self._registry.states())
         if self._changes != self._written_changes or self._promised != set(self._registry.states()):
             self._changes += 1
@@ -394,13 +397,12 @@ class LeaseKeeper:
         Waits:
             For storage.
         """
-        kept = [
-            (key, state)
-            for key, state in self._registry.states()
-            if (state.table, state.bucket) == (table, bucket)
-        ]
-        await self._restore(kept)
-        if any(each not in self._held and self._wants(*each) for each in kept):
+
+        def of_bucket() -> list[tuple[LeaseKey, LeasedState]]:
+            return [each for each in self._unheld if (each[1].table, each[1].bucket) == (table, bucket)]
+
+        await self._restore(of_bucket())
+        if any(self._wants(*each) for each in of_bucket()):
             raise StoreFailed(
                 f"a lease keeps the changelog of {table}[{bucket}], and cannot hold it now: the server's log says why"
             )
@@ -409,6 +411,7 @@ class LeaseKeeper:
         """Hold what the registry has and is not held yet, as after a start."""
         for key, state in list(kept):
             if (key, state) in self._held or not self._wants(key, state):
+                self._unheld.discard((key, state))
                 continue
             where = f"{state.table}[{state.bucket}]"
             try:
@@ -422,6 +425,7 @@ class LeaseKeeper:
                 self._registry.release(key, [state.bucket_key], now_ms=self._clock.now_ms())
                 self._changes += 1
             except ScannerError as error:
+                self._unheld.add((key, state))
                 self._failures.add(f"{where} cannot be held for lease {key.lease_id} now", error)
             else:
                 self._failures.clear(
@@ -431,6 +435,7 @@ class LeaseKeeper:
                 # Meanwhile it may have been released, or acquired again, which holds it already.
                 if not self._wants(key, state) or not self._take(key, held):
                     held.release()
+                self._unheld.discard((key, state))
 
     def _wants(self, key: LeaseKey, state: LeasedState) -> bool:
         lease = self.get(key)
