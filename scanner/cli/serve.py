@@ -240,7 +240,7 @@ async def _serve(
 
 
 class _Ending:
-    """A server's end, and what further signals do: one cuts its drain short, and then one the closing of its storage."""
+    """A server's end, and what further signals do: one cuts the drain short, then one the closing of storage."""
 
     def __init__(self) -> None:
         self.first: int | None = None
