@@ -28,7 +28,7 @@ from scanner.errors import (
 )
 from scanner.server.config import ScannerConfig
 from scanner.sync import Client, connect
-from spark_source import SourceOptionError, WeirDataSource
+from spark_source import SourceOptionError, WeirDataSource, connection
 from spark_source.batch.leasing import TaskLease
 from spark_source.batch.reader import BucketReader
 from spark_source.batch.statistics import BucketReport
@@ -269,6 +269,7 @@ def test_the_server_goes_away_while_a_load_is_planned(
     assert [each.plan.as_of for each in partitions] == [each.log_offset for each in acquired[0].buckets]
     other = open_reader(server, leaseTtl="60")
     monkeypatch.setattr(Leases, "renew", _raise_always(error))
+    monkeypatch.setattr(connection, "_PAUSE_S_MAX", 0.0)
     with pytest.raises(error, match="going down"):
         other.partitions()
 
