@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -219,21 +219,29 @@ def answered(
     position: int | None = None,
     table_id: int | None = None,
     bookmark: int | None = None,
+    bucket: int = 0,
+    more: Sequence[ChangeRange] = (),
 ) -> list[FetchedRows]:
-    """What an answer brings of bucket 0: so many rows that cover these changes, and where to go on."""
+    """What an answer brings of a bucket: so many rows that cover these changes, and where to go on.
+
+    Behind them there may be more batches, of a row for each change.
+    """
     answer = pb.FetchLogResponse(arrow_schema=encode_schema(SCHEMA), table_id=table_id)
     position = end if position is None else position
     encoded = encode_rows(sample(range(count)))
-    batch = FetchedBatch(count, encoded, ChangeRange(start, end, commit_end=True))
+    batches = [FetchedBatch(count, encoded, ChangeRange(start, end, commit_end=True))]
+    for each in more:
+        rows = max(0, each.end - each.start)
+        batches.append(FetchedBatch(rows, encode_rows(sample(range(rows))), each))
     fields = pb.FetchedBucket(
-        bucket=0,
+        bucket=bucket,
         start_offset=start,
         position=position,
         bookmark=end if bookmark is None else bookmark,
         high_watermark=end,
         history=b"h",
     )
-    return receiver.receive(b"".join(encode_fetched(answer, [(fields, [batch])])))[0]
+    return receiver.receive(b"".join(encode_fetched(answer, [(fields, batches)])))[0]
 
 
 def asking(start: pb.LogStart, *, filtered: bool, stop: int | None = None) -> FetchReceiver:
@@ -267,6 +275,39 @@ def test_a_fetched_batch_without_some_of_its_changes_is_noticed() -> None:
     assert [each.position for each in answered(asking(pb.LogStart(offset=5), filtered=True), 5, 8, 2)] == [8]
     with pytest.raises(DataCorrupted, match=r"covers the changes \[5, 8\) has 4 rows"):
         answered(asking(pb.LogStart(offset=5), filtered=True), 5, 8, 4)
+
+
+@pytest.mark.parametrize("filtered", [False, True])
+@pytest.mark.parametrize(("start", "end"), [(6, 8), (8, 9), (7, 7)])
+def test_fetched_batches_that_do_not_follow_each_other_are_noticed(
+    start: int, end: int, filtered: bool
+) -> None:
+    """Changes would come twice or be lost, also where a filter leaves some out; a batch of none is no batch."""
+    wrong = ChangeRange(start, end, commit_end=True)
+    with pytest.raises(DataCorrupted, match=rf"covers \[{start}, {end}\), and changes up to 7 have come"):
+        answered(asking(pb.LogStart(offset=5), filtered=filtered), 5, 7, 2, position=end, more=[wrong])
+
+
+def test_a_position_apart_from_the_changes_is_noticed() -> None:
+    """Some would come twice, or be lost; behind a filter there may be changes that it left out."""
+    for filtered, position, bookmark in (False, 6, 6), (True, 6, 6), (False, 8, 7), (True, 8, 9):
+        with pytest.raises(DataCorrupted, match=rf"at log offset {position}, but changes up to 7 have come"):
+            answered(
+                asking(pb.LogStart(offset=5), filtered=filtered),
+                5,
+                7,
+                2,
+                position=position,
+                bookmark=bookmark,
+            )
+    rows = answered(asking(pb.LogStart(offset=5), filtered=True), 5, 7, 2, position=8, bookmark=8)
+    assert [each.position for each in rows] == [7, 8]
+
+
+def test_the_changes_of_another_bucket_are_no_answer() -> None:
+    """They would be told, and gone on from, as those of the bucket that was asked for."""
+    with pytest.raises(DataCorrupted, match="of other buckets than its request"):
+        answered(asking(pb.LogStart(offset=5), filtered=False), 5, 7, 2, bucket=1)
 
 
 @pytest.mark.parametrize("filtered", [False, True])

@@ -108,6 +108,15 @@ def test_page_of_another_state_is_corruption(progress: BucketProgress, model: st
         scan.receive(page([2], 1, token=b"b", log_offset=18))
 
 
+@isolated_models
+def test_page_of_another_history_is_corruption(progress: BucketProgress, model: str) -> None:
+    """The same offset of a bucket that was restored meanwhile is another state."""
+    scan = receiver(progress, model)
+    scan.receive(page([1], first=True, token=b"a", history=b"h"))
+    with pytest.raises(DataCorrupted, match="another history"):
+        scan.receive(page([2], 1, token=b"b", history=b"g"))
+
+
 def test_state_that_was_not_asked_for_is_corruption(progress: BucketProgress) -> None:
     """A scan as of an offset is not content with another, from the first page on."""
     scan = receiver(progress, "asof", as_of=16)

@@ -111,3 +111,9 @@ def test_open_without_log_offset_is_refused(receiver: SessionReceiver) -> None:
     """A session must say as of when it shows the bucket."""
     with pytest.raises(DataCorrupted, match="log offset"):
         receiver.receive(page([1]))
+
+
+def test_open_without_an_id_is_refused(receiver: SessionReceiver) -> None:
+    """Where there is more, nothing could be asked for."""
+    with pytest.raises(DataCorrupted, match="without an id"):
+        receiver.receive(page([1], opened=True, scanner_id=b""))
