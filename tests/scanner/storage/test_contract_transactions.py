@@ -226,11 +226,15 @@ def test_an_unfinished_share_is_undone_when_the_bucket_is_opened_anew(
 
 @given(st.dictionaries(st.integers(0, 5), st.lists(MUTATIONS, min_size=1, max_size=8), max_size=4))
 def test_a_damaged_stage_is_found(routed: dict[int, list[Mutation]]) -> None:
-    """Whatever octet is wrong, wherever it is cut off: nothing else is read from it, and nothing large is allocated."""
-    whole = b"".join(staged(1, KEY, routed))
+    """Whatever octet is wrong, wherever it is cut off: nothing else is read from it, and nothing large is allocated.
+
+    Nor without one of its frames, or with one of them twice, though each of them is whole.
+    """
+    frames = staged(1, KEY, routed)
+    whole = b"".join(frames)
     found: dict[int, list[Mutation]] = {}
-    for bucket, mutations in read_mutations(MemoryStageSource(whole), 1, KEY):
-        found.setdefault(bucket, []).extend(mutations)
+    for index, mutations in read_mutations(MemoryStageSource(whole), 1, KEY):
+        found.setdefault(index, []).extend(mutations)
     assert found == routed
     assert count_mutations(MemoryStageSource(whole), KEY) == sum(map(len, routed.values()))
     damaged = [whole[:at] for at in range(0, len(whole), 7)]
@@ -239,9 +243,14 @@ def test_a_damaged_stage_is_found(routed: dict[int, list[Mutation]]) -> None:
     for content in damaged:
         with pytest.raises(DataCorrupted):
             list(read_mutations(_Bounded(content), 1, KEY))
-    for at in range(0, len(whole), 7):
+    for at in range(len(frames)):
+        for content in b"".join(frames[:at] + frames[at + 1 :]), b"".join(frames[: at + 1] + frames[at:]):
+            for bucket in None, 0:
+                with pytest.raises(DataCorrupted):
+                    list(read_mutations(_Bounded(content), 1, KEY, bucket))
+    for content in *(whole[:at] for at in range(0, len(whole), 7)), whole[:-1] + bytes([whole[-1] ^ 0x81]):
         with pytest.raises(DataCorrupted):
-            count_mutations(_Bounded(whole[:at]), KEY)
+            count_mutations(_Bounded(content), KEY)
     for other in (KEY._replace(attempt=2), KEY._replace(version=8), KEY._replace(session=bytes(16))):
         with pytest.raises(DataCorrupted):
             list(read_mutations(MemoryStageSource(whole), 1, other))
