@@ -276,6 +276,12 @@ def test_a_record_of_what_was_applied_is_read_as_it_was_written(share: AppliedSh
             decode_applied("load", damaged)
 
 
+def test_what_was_applied_is_kept_in_the_format_of_earlier_versions() -> None:
+    """Big-endian, behind the number of the format."""
+    numbers = (3, 1_000, 1_250)
+    assert encode_applied(AppliedShare(*numbers)) == b"\1" + b"".join(each.to_bytes(8) for each in numbers)
+
+
 def test_memory_forgets_an_unfinished_share_with_its_bucket() -> None:
     """The fake keeps nothing of it where a restart would find it."""
     store = MemoryStore()

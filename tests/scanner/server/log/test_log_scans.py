@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import datetime
 import itertools
 import re
@@ -459,6 +460,25 @@ async def test_a_snapshot_without_its_log_is_refused_before_its_first_row() -> N
                 await refusal(client, source=HYBRID, **opening), OffsetOutOfRange | SnapshotLost
             )
         assert not server.statistics().push_scans_open
+
+
+@pytest.mark.parametrize("opening", [{"source": LOG}, {"source": HYBRID, "as_of": 5}], ids=["log", "hybrid"])
+async def test_a_stop_that_went_with_another_history_is_lost(opening: dict[str, Any]) -> None:
+    """A restored bucket has the changes up to the token, and others where the scan was to end, or none yet."""
+    disk = MemoryDisk()
+    async with serving(MemoryStore(disk=disk)) as (_, client):
+        await filled(client, range(5))
+        copied = copy.deepcopy(disk)
+        await write(client, write_request(sample(range(5, 10))))
+        async with open_scan(client, stop_offset=10, credit=ALL, batch_rows_max=2, **opening) as scan:
+            await scan.receive_all()
+    async with serving(MemoryStore(disk=copied)) as (_, client):
+        errors = [await refusal(client, source=opening["source"], resume_token=scan.tokens[0])]
+        await write(client, write_request(sample(range(5, 12))))
+        errors.append(await refusal(client, source=opening["source"], resume_token=scan.tokens[0]))
+    for error in errors:
+        assert isinstance(error, SnapshotLost)
+        assert "ends at 10 of another history" in error.message
 
 
 async def test_a_token_is_of_its_source() -> None:

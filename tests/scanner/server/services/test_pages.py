@@ -15,6 +15,7 @@ from scanner.errors import (
 from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.server.config import ScannerConfig
 from scanner.storage.interface import Mutation
+from scanner.storage.lineage import Lineage
 from tests.support.models import ASOF, CURSOR, TOKEN, Model, Page, paged_models, pull_models, pull_wire
 from tests.support.pages import CONFIG, ROWS, TABLE, Stored, kept, shake
 from tests.support.scans import (
@@ -157,6 +158,23 @@ async def test_a_past_state_by_pages(store: Stored) -> None:
     assert first.log_offset == ROWS // 2
     assert isinstance(error, ArgumentInvalid)
     assert isinstance(beyond, OffsetOutOfRange)
+
+
+async def test_a_past_state_of_another_history_is_lost() -> None:
+    """An offset says what the rows are only with the history of its bucket, from the first page to the last."""
+    store = filled_store(ROWS)
+    bucket = store.bucket("items", 0)
+    history = bucket.lineage.history_of(ROWS)
+    async with serving(store, CONFIG) as (_, client):
+        other = await failure(lambda: pull_wire(ASOF, client).call(as_of=ROWS, as_of_history=b"h" * 16))
+        scan = pull_wire(ASOF, client)
+        first = await scan.call(as_of=ROWS, as_of_history=history)
+        bucket.contents.lineage = Lineage().begin(b"h" * 16, 0, 0)
+        restored = await failure(lambda: scan.call(first.token))
+
+    assert isinstance(other, SnapshotLost)
+    assert isinstance(restored, SnapshotLost)
+    assert (first.log_offset, first.more) == (ROWS, True)
 
 
 async def test_asof_is_lost_with_its_log() -> None:
