@@ -853,6 +853,31 @@ async def test_the_answer_about_another_version_is_none(
         assert not (await asked.publish({0: 0})).decided
 
 
+@pytest.mark.parametrize(
+    ("staged", "error", "message"),
+    [
+        (1, scanner.DataCorrupted, "2 rows were sent, and the server has staged 1"),
+        (3, scanner.DataCorrupted, "2 rows were sent, and the server has staged 3"),
+        (None, scanner.ServerUnavailable, "before it said that it is durable"),
+    ],
+)
+async def test_a_stage_of_other_rows_than_were_sent_is_none(
+    autojump_clock: object, staged: int | None, error: type[scanner.ScannerError], message: str
+) -> None:
+    """What is missing would be published as if it were there. A stage that nobody has acknowledged is none, either."""
+
+    async def stage(stream: ServerStream) -> None:
+        while await stream.receive() is not None:
+            pass
+        if staged is not None:
+            await stream.send(transactions_pb2.StageResponse(rows=staged).SerializeToString())
+
+    async with memory_host({methods.STAGE: stage}) as host, connected_to(host) as connection:
+        table = scanner.Table(connection, TableDescription("items", SCHEMA, ("k",), 1), 1)
+        with pytest.raises(error, match=message):
+            await table.transaction("load", 1).stage(rows(2), part=0, attempt=0)
+
+
 @pytest.mark.parametrize("told", [(), (0, 1), (0, 1, 1), (0, 1, 3), (0, 1, 2, 2)])
 async def test_offsets_of_other_buckets_than_the_table_has_are_no_answer(
     tmp_path: Path, told: tuple[int, ...]

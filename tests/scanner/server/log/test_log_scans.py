@@ -481,6 +481,27 @@ async def test_a_stop_that_went_with_another_history_is_lost(opening: dict[str, 
         assert "ends at 10 of another history" in error.message
 
 
+async def test_a_token_is_of_its_stop() -> None:
+    """A scan that is resumed ends where it was to end, whether that is said once more or not, and nowhere else."""
+    async with serving_store() as (_, client):
+        await filled(client, range(5), range(5, 10), range(10, 15))
+        ends = {}
+        for stop in (None, 10):
+            async with open_scan(client, source=LOG, stop_offset=stop, credit=ALL, batch_rows_max=2) as scan:
+                await receive_rows(scan, 2)
+            error = await refusal(client, resume_token=scan.tokens[0], stop_offset=5)
+            assert isinstance(error, ArgumentInvalid)
+            assert f"ends at {'no offset' if stop is None else stop}, not at 5" in error.message
+            ends[stop] = scan.tokens[0]
+        for stop in (None, 10):
+            async with open_scan(
+                client, source=LOG, resume_token=ends[10], stop_offset=stop, credit=ALL
+            ) as scan:
+                await scan.receive_all()
+            assert scan.end is not None
+            assert scan.end.rows == 10
+
+
 async def test_a_token_is_of_its_source() -> None:
     """One of a tail continues no hybrid and no scan of rows, nor the other way round."""
     async with serving_store() as (_, client):
