@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -403,6 +404,31 @@ async def test_a_dropped_table_ends_its_readers(autojump_clock: trio.testing.Moc
                 await anext(batches)
         again = await client.create_table("items", table.schema, ["id"], 2)
         assert await again.groups() == []
+
+
+async def test_a_reader_that_comes_while_its_group_is_deleted_joins_the_next(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """And shares the buckets with all that come later: two groups of one name would read everything twice."""
+    async with group_world(1) as world, world.client() as client:
+        table = await client.table("items")
+        await world.write(table, 10)
+        scan = table.new_scan().with_source("log")
+        async with scan.in_group(GROUP, member="a").execute() as batches:
+            await anext(batches)
+            await batches.commit()
+        ((_, _, bucket),) = world.server._services.catalog.open_buckets()
+        async with trio.open_nursery() as nursery, AsyncExitStack() as first:
+            async with bucket.between_commits():
+                nursery.start_soon(table.delete_group, GROUP)
+                await pass_time(1)
+                one = await first.enter_async_context(scan.in_group(GROUP, member="b").execute())
+                await pass_time(1)
+            await pass_time(3)
+            async with scan.in_group(GROUP, member="c").execute() as other:
+                await pass_time(3)
+                assert [*one.assigned, *other.assigned] == [0]
+            assert [(each.name, each.members) for each in await table.groups()] == [(GROUP, 1)]
 
 
 async def test_a_group_that_is_deleted_stays_deleted(autojump_clock: trio.testing.MockClock) -> None:
