@@ -56,6 +56,8 @@ async def test_a_scan_has_both_ends_accounts(tmp_path: Path, mode: ScanMode) -> 
             statistics = batches.statistics()
         elapsed_s = trio.current_time() - started_at
     assert 0 < statistics.stalls.total_s <= elapsed_s
+    assert statistics.first_batch_s is not None
+    assert 0 < statistics.first_batch_s <= elapsed_s
     assert statistics.stalls == batches.statistics().stalls
     assert statistics.server_stalls.seconds(StallReason.STORAGE) > 0
     parts = [bucket.server_stalls for bucket in statistics.buckets]
