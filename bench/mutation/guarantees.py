@@ -276,11 +276,13 @@ def covering(path: str) -> tuple[list[str], list[str]]:
         for each in (ROOT / folder).glob(pattern)
     )
     # `import a.b.c`, `from a.b.c import`, `from a.b import c`.
-    dotted, package = re.escape(path[:-3].replace("/", ".")), re.escape(".".join(module.parts[:-1]))
+    package = ".".join(module.parts[:-1])
+    dotted = re.escape(f"{package}.{module.stem}")
     imports = re.compile(
-        rf"^(?:from|import) {dotted}\b|^from {package} import .*\b{module.stem}\b", re.MULTILINE
+        rf"^(?:from|import) {dotted}\b|^from {re.escape(package)} import .*\b{module.stem}\b", re.MULTILINE
     )
-    importing = [name for name, text in _test_files(ROOT).items() if imports.search(text)]
+    files = _test_files(ROOT).items()
+    importing = [name for name, text in files if package in text and imports.search(text)]
     group = [
         each.relative_to(ROOT).as_posix()
         for guarantee in GUARANTEES
