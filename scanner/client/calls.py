@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
 from scanner.client.failures import translated
+from scanner.client.retries import retried
 from scanner.errors import DataCorrupted, ScannerError
+from scanner.wire import methods
 from scanner.wire.tables import description_from_proto
 
 if TYPE_CHECKING:
@@ -28,14 +30,15 @@ async def call_unary(
     *,
     retries: int | None = None,
 ) -> _Reply:
-    """Make a call once.
+    """Make a call: once, or, if it changes nothing, as often as a scan would go on.
 
     Args:
         connection: Connects first, if need be.
         path: /package.Service/Method.
         request: What to send. Or what encodes it, called when it goes out: connecting may put that off by a minute.
         reply: What to expect.
-        retries: How often connecting is tried again; None: as often as the connection was told.
+        retries: How often connecting, and a call that changes nothing, is tried again; None: as often as the connection
+            was told.
 
     Raises:
         ScannerError: The server said so, or could not be reached.
@@ -46,8 +49,12 @@ async def call_unary(
     """
     method = path.rpartition("/")[2]
     sent = request if callable(request) else request.SerializeToString()
-    with translated(method):
-        answer = await connection.call(path, sent, retries=retries)
+
+    async def call() -> Any:
+        with translated(method):
+            return await connection.call(path, sent, retries=retries)
+
+    answer = await (retried(connection.attempts(retries), call) if method in methods.READS else call())
     try:
         return reply.FromString(bytes(answer))
     except DecodeError as error:

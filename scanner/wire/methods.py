@@ -29,3 +29,22 @@ PUBLISH: Final = TRANSACTIONS + "Publish"
 ABORT: Final = TRANSACTIONS + "Abort"
 LIST_STREAMS: Final = ADMIN + "ListStreams"
 LIST_SNAPSHOTS: Final = ADMIN + "ListSnapshots"
+
+READS: Final = frozenset(
+    {
+        "DescribeGroup",
+        "DescribeTable",
+        "ListCheckpoints",
+        "ListGroups",
+        "ListImages",
+        "ListLeases",
+        "ListOffsets",
+        "ListSnapshots",
+        "ListStreams",
+        "ListTables",
+        "ListTransactions",
+        "MeasureLog",
+        "SplitBucket",
+    }
+)
+"""Names of unary methods that change nothing, beside `Get`: such a call may be made again."""
