@@ -1,6 +1,7 @@
 """What a server does about its disk and its descriptors from time to time.
 
-It checks for room, has failed buckets try to take writes again, and closes unused ones.
+It checks for room, has failed buckets try to take writes again, has what unused ones keep in memory written into files,
+and closes them.
 
 This module knows no wire and no transport.
 """
@@ -8,7 +9,10 @@ This module knows no wire and no transport.
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from typing import TYPE_CHECKING
+
+import trio
 
 from scanner.errors import ScannerError
 from scanner.server.failures import Failures
@@ -21,6 +25,8 @@ if TYPE_CHECKING:
     from scanner.tasks import RunBlocking
 
 _logger = logging.getLogger(__name__)
+_UNWRITTEN_S = 1.0
+"""A bucket that was not written to for so long is no longer, for a while."""
 
 
 class DiskWatch:
@@ -72,6 +78,31 @@ class DiskWatch:
             else:
                 if bucket.storage.readable:
                     self._failures.clear(failing, f"{name}[{index}] can be opened again")
+
+    async def flush_idle(self) -> None:
+        """Where memory for what is written gets short, flush buckets that are written to no more, the largest first.
+
+        Else RocksDB flushes those that are written to, at each commit, as long as the others have the memory.
+
+        Waits:
+            For the disk.
+
+        Cancellation:
+            Some are flushed.
+        """
+        if not self._store.write_buffers_half_full:
+            return
+        since = trio.current_time() - _UNWRITTEN_S
+        idle = [bucket for _, _, bucket in self._catalog.open_buckets() if bucket.written_at < since]
+        sizes = await self._run_blocking(lambda: [bucket.storage.unflushed_bytes for bucket in idle])
+        for size, bucket in sorted(zip(sizes, idle, strict=True), key=lambda each: each[0], reverse=True):
+            if not size or not self._store.write_buffers_half_full:
+                return
+            with suppress(
+                ScannerError
+            ):  # It was dropped, or its storage has said in the log why it takes no writes.
+                async with bucket.between_commits(upkeep=True):
+                    await self._run_blocking(bucket.storage.flush)
 
     async def close_idle(self) -> None:
         """Close the files of buckets that were not used for a while."""

@@ -100,6 +100,11 @@ class Maintenance:
             (self.look, "the look at the disk", config.disk_check_interval_s),
             (self.images.sweep, "the making of images", config.image_interval_s),
             (self.deltas.extend_all, "the reading of changes for images", config.image_delta_interval_s),
+            (
+                self.disk.flush_idle,
+                "the flush of buckets that are not written to",
+                config.disk_check_interval_s,
+            ),
             (self.disk.close_idle, "the closing of unused buckets", config.bucket_idle_close_s / 4),
             (self.leases.sweep, "the release of leases that are over", config.lease_sweep_interval_s),
             (self.retention.sweep, "the cutting of changelogs", config.retention_interval_s),

@@ -440,6 +440,22 @@ class Bucket(Protocol):
             StoreClosed: the bucket was closed.
         """
 
+    @property
+    def unflushed_bytes(self) -> int:
+        """What is in memory and not yet in files; 0 of a bucket that is closed, or takes no writes.
+
+        Raises:
+            StoreFailed, StoreClosed: it is not known.
+        """
+
+    def flush(self) -> None:
+        """Write what is in memory into files; commits wait. Blocks for as long as that takes.
+
+        Raises:
+            StoreFailed: the disk refused.
+            StoreClosed: the bucket was closed.
+        """
+
     def free_log(self) -> bool:
         """Give back the disk that truncated entries take, if that is much of the log, and more than is written again.
 
@@ -645,6 +661,14 @@ class Store(Protocol):
             ArgumentInvalid: the name is not one.
             StoreFailed: the disk refused; the old one is still there.
             StoreClosed: the store was closed.
+        """
+
+    @property
+    def write_buffers_half_full(self) -> bool:
+        """Whether half of the memory for what is not in files yet is used.
+
+        When nearly all of it is, each write to a bucket has what the bucket has in memory flushed, however little that
+        is, and whoever has used it up.
         """
 
     def check_disk(self) -> DiskStatus | None:

@@ -144,6 +144,8 @@ class ServedBucket:
         self._retired_by: ScannerError | None = None
         self.used_at = trio.current_time()
         """When storage was last used for anything but a scan that is open, and upkeep."""
+        self.written_at = -math.inf
+        """When a write was last queued."""
         self._recover_at = 0.0
         self._recover_delay_s = _RECOVER_DELAY_S_MIN
 
@@ -463,6 +465,7 @@ class ServedBucket:
 
     def _enqueue(self, write: PendingWrite) -> PendingWrite:
         self.check_served()
+        self.written_at = trio.current_time()
         self._writes.append(write)
         if not self._committing:
             self._committing = True

@@ -361,6 +361,16 @@ class MemoryBucket:
         self._require_open()
         return True
 
+    @property
+    def unflushed_bytes(self) -> int:
+        """See `Bucket.unflushed_bytes`; there are no files."""
+        self._require_open()
+        return 0
+
+    def flush(self) -> None:
+        """See `Bucket.flush`; there are no files."""
+        self._require_open()
+
     def free_log(self) -> bool:
         """See `Bucket.free_log`; what was truncated takes nothing."""
         self._require_open()

@@ -202,6 +202,11 @@ class MemoryStore:
             return None
         return self._images / f"images/{table_id:06d}/{index:04d}{IMAGE_SUFFIX}"
 
+    @property
+    def write_buffers_half_full(self) -> bool:
+        """See `Store.write_buffers_half_full`; there are no files."""
+        return False
+
     def check_disk(self) -> DiskStatus | None:
         """See `Store.check_disk`; there is one of the images alone."""
         self._require_open()

@@ -504,15 +504,20 @@ class RocksBucket:
         with self._lifetime.using():
             pass
 
-    def flush(self) -> None:
-        """Write everything from memory into files, as RocksDB does by itself when its buffers are full.
+    @property
+    def unflushed_bytes(self) -> int:
+        """See `Bucket.unflushed_bytes`."""
+        if self._lifetime.database is None or not self._lifetime.readable:
+            return 0
+        with self._lifetime.using() as database:
+            return unflushed_bytes(database)
 
-        Raises:
-            StoreFailed: the disk refused.
-        """
-        with self._lifetime.using() as database, rocksdb_errors(self._path):
-            database.kv.flush()
-            database.log.flush()
+    def flush(self) -> None:
+        """See `Bucket.flush`."""
+        with self._lifetime.committing:
+            database = self._lifetime.writable()
+            with self._flushing(database):
+                flush_database(database)
             write_manifest_length(self._path, self._identity)
 
     def _take(self, opened: Opened, was_idle: bool) -> None:

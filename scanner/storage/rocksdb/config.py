@@ -26,8 +26,8 @@ class Compression(enum.Enum):
 class StorageConfig:
     """Sizes and limits of one store.
 
-    Memory of a store, open scans apart, is about block_cache_bytes + write_buffers_bytes; each open scan adds
-    scan_readahead_bytes and the blocks that it stands on.
+    Memory of a store, open scans apart, is about block_cache_bytes + write_buffers_bytes, and half a MiB for each
+    bucket that is written to; each open scan adds scan_readahead_bytes and the blocks that it stands on.
 
     Raises:
         ValueError: a value is out of range, or two of them do not go together; the message names the fields.
@@ -37,8 +37,8 @@ class StorageConfig:
     """Uncompressed blocks of all buckets kept in memory, in bytes, >= 1 MiB. Before-images and scans that run
     side by side read from it."""
     write_buffers_bytes: int = 128 * _MIB
-    """Unflushed writes of all buckets together, in bytes, >= 1 MiB. At the limit the largest buffer is flushed;
-    writers do not wait."""
+    """Unflushed writes of all buckets together, in bytes, >= 1 MiB. From half of it on the buckets that are written to
+    no more are flushed, within seconds; near the limit those that are written to. Writers do not wait."""
     bucket_write_buffer_bytes: int = 32 * _MIB
     """One write buffer of one bucket, in bytes, 64 KiB to write_buffers_bytes. Larger ones make fewer files."""
     compression: Compression = Compression.LZ4

@@ -15,6 +15,7 @@ This module knows no tables and no change records.
 from __future__ import annotations
 
 import re
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -140,6 +141,25 @@ class RocksResources:
         self.config = config
         self._cache = Cache(config.block_cache_bytes)
         self._write_buffers = WriteBufferManager(config.write_buffers_bytes, allow_stall=False)
+        self._writable: weakref.WeakSet[Database] = weakref.WeakSet()
+        """The databases that are open for writing."""
+
+    def count(self, database: Database) -> None:
+        """Allow for what a database that was opened for writing takes for its first row, whatever that row takes.
+
+        Without that, small writes to a few hundred buckets would each be flushed into files of their own.
+        """
+        self._writable.add(database)
+        filter_bytes = int(self.config.bucket_write_buffer_bytes * _MEMTABLE_FILTER_SHARE)
+        first_row_bytes = filter_bytes + 3 * _ARENA_BLOCK_BYTES
+        self._write_buffers.set_buffer_size(
+            self.config.write_buffers_bytes + len(self._writable) * first_row_bytes
+        )
+
+    @property
+    def write_buffers_half_full(self) -> bool:
+        """See `Store.write_buffers_half_full`."""
+        return 2 * self._write_buffers.get_usage() > self._write_buffers.get_buffer_size()
 
     def database_options(self, *, create: bool, read_only: bool, torn_tail: bool) -> Options:
         """Options of a database as a whole."""
@@ -196,7 +216,7 @@ class RocksResources:
         return options
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Database:
     """An open database and its column families. Its directory stays locked while anything refers to any of them."""
 
@@ -372,7 +392,7 @@ def _open(
         options = resources.database_options(create=create, read_only=read_only, torn_tail=torn_tail)
         access = AccessType.read_only(False) if read_only else AccessType.read_write()
         rocks = Rdict(str(through), options, families, access)
-        return Database(
+        database = Database(
             path,
             rocks,
             kv=rocks.get_column_family("kv"),
@@ -384,3 +404,6 @@ def _open(
             read_only=read_only,
             torn_tail=torn_tail,
         )
+        if not read_only:
+            resources.count(database)
+        return database

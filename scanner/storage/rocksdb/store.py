@@ -322,6 +322,11 @@ class RocksStore:
         """See `Store.image_path`."""
         return images_directory(self._path, table_id) / f"{bucket_name(index)}{IMAGE_SUFFIX}"
 
+    @property
+    def write_buffers_half_full(self) -> bool:
+        """See `Store.write_buffers_half_full`."""
+        return self._resources.write_buffers_half_full
+
     def check_disk(self) -> DiskStatus | None:
         """See `Store.check_disk`."""
         self._require_open()

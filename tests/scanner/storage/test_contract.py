@@ -73,6 +73,18 @@ def test_a_commit_of_nothing_changes_nothing(store: Store) -> None:
     assert bucket.log_end == 0
 
 
+def test_a_flush_changes_what_is_in_memory_and_nothing_else(store: Store) -> None:
+    """Rows, log and scans that are open stay; only what a bucket has before its first row is still in memory."""
+    bucket = store.bucket("items", 0)
+    bucket.commit([puts((number, "old" * 1000) for number in range(200))])
+    scan, before = bucket.open_snapshot().scan(), bucket.unflushed_bytes
+    bucket.flush()
+    assert bucket.unflushed_bytes <= before // 10
+    assert drain(scan) == list(contents(bucket).items()) == [(number, "old" * 1000) for number in range(200)]
+    assert len(changes_of(bucket)) == 200
+    assert not store.write_buffers_half_full
+
+
 def test_an_upsert_of_the_same_row_is_still_an_update(store: Store) -> None:
     """Writing an identical row is recorded as -U and +U."""
     bucket = store.bucket("items", 0)
