@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from hpack import NeverIndexedHeaderTuple
 
 from transport.errors import (
+    AnswerCut,
     AnswerRefused,
     CallFailed,
     ErrorCode,
@@ -159,11 +160,16 @@ class Outbound:
     def fail_stream_untrusted(self, stream: StreamCore, code: ErrorCode, message: str) -> None:
         """Reset a stream for the peer's fault, and make the peer pay; the connection goes on.
 
+        An answer can be asked for again, as one that is cut can.
+
         Raises:
             RemoteProtocolError: The peer has made too many such faults.
         """
         self._budgets.spend_untrusted(Cost.RESET)
-        self.reset_because(stream, code, RemoteProtocolError(message, code, stream.stream_id))
+        failure: TransportError = RemoteProtocolError(message, code, stream.stream_id)
+        if self._client:
+            failure = AnswerCut(StatusCode.INTERNAL, f"the answer is malformed: {message}")
+        self.reset_because(stream, code, failure)
 
     def fail_by_id_untrusted(self, stream_id: int, code: ErrorCode, message: str) -> None:
         """As `fail_stream_untrusted`, for a stream that may be closed and forgotten.

@@ -126,14 +126,14 @@ class PeerEvents:
             try:
                 self._check_trailers_untrusted(headers, end_stream=end_stream)
             except RemoteProtocolError as error:
-                self._malformed_untrusted(stream, error)
+                self._outbound.fail_stream_untrusted(stream, error.code, error.message)
             else:
                 self._trailers(stream, headers)
         else:
             try:
                 self._check_response_untrusted(headers, end_stream=end_stream)
             except RemoteProtocolError as error:
-                self._malformed_untrusted(stream, error)
+                self._outbound.fail_stream_untrusted(stream, error.code, error.message)
             else:
                 if not _is_informational(headers):
                     self._response(stream, headers, end_stream=end_stream)
@@ -149,19 +149,6 @@ class PeerEvents:
         self._rules.check_untrusted(headers, response=True)
         if end_stream and _is_informational(headers):
             raise RemoteProtocolError("an informational response ends the stream")
-
-    def _malformed_untrusted(self, stream: StreamCore, error: RemoteProtocolError) -> None:
-        """End a stream with a malformed message. An answer can be asked for again, as one that is cut can.
-
-        Raises:
-            RemoteProtocolError: The peer has sent too many.
-        """
-        if not self._client:
-            self._outbound.fail_stream_untrusted(stream, error.code, error.message)
-            return
-        self._budgets.spend_untrusted(Cost.RESET)
-        failure = AnswerCut(StatusCode.INTERNAL, f"the answer is malformed: {error.message}")
-        self._outbound.reset_because(stream, error.code, failure)
 
     def _late_headers_untrusted(self, stream_id: int) -> None:
         """Judge HEADERS on a stream that is not open (section 5.1); even and idle ones are no stream of the peer."""
@@ -239,7 +226,7 @@ class PeerEvents:
         announced = stream.body_bytes_announced
         if announced is not None and announced != stream.body_bytes:
             message = f"content-length is {announced}, and {stream.body_bytes} octets came"
-            self._malformed_untrusted(stream, RemoteProtocolError(message))
+            self._outbound.fail_stream_untrusted(stream, ErrorCode.PROTOCOL_ERROR, message)
             return
         stream.advance(StreamInput.RECEIVE_END)
         stream.remote_ended = True
