@@ -12,7 +12,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from transport.errors import ConnectionLost, ErrorCode, StreamUnprocessed, TransportError, error_code_name
+from transport.errors import (
+    AnswerCut,
+    ConnectionLost,
+    ErrorCode,
+    StatusCode,
+    StreamUnprocessed,
+    TransportError,
+    error_code_name,
+)
 from transport.protocol import frames
 from transport.protocol.events import ConnectionFailed, GoawayReceived
 
@@ -97,8 +105,10 @@ class Shutdown:
         self._events.add(GoawayReceived(last_stream_id, code, debug))
         if self._client:
             for stream in [s for s in self._table.open.values() if s.stream_id > last_stream_id]:
-                refusal = StreamUnprocessed("the peer went away before it processed the call")
-                self._table.close(stream, refusal, reset_by_us=True)
+                failure: TransportError = StreamUnprocessed("the peer went away before it processed the call")
+                if stream.headers_received:  # It has begun to answer: the call may have been done.
+                    failure = AnswerCut(StatusCode.INTERNAL, "the peer went away in the middle of the answer")
+                self._table.close(stream, failure, reset_by_us=True)
         self.peer_goaway = f"{error_code_name(code)} {debug[:200].decode('utf-8', 'replace')}".rstrip()
 
     def close(self, message: str = "closed") -> None:

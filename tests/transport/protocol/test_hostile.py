@@ -18,6 +18,7 @@ from transport.errors import (
     StatusCode,
     StreamRefused,
     StreamReset,
+    StreamUnprocessed,
 )
 
 if TYPE_CHECKING:
@@ -389,7 +390,12 @@ ANSWERS: dict[str, tuple[bytes, type[Exception], str]] = {
     "reset": (wire.reset(1, 2), StreamReset, "by the peer: INTERNAL_ERROR"),
     "refused": (wire.reset(1, 7), StreamRefused, "refused"),
     "unknown reset code": (wire.reset(1, 0xDEAD), StreamReset, "0xdead"),
-    "GOAWAY below the call": (wire.goaway(0), StreamRefused, "before it processed"),
+    "GOAWAY below the call": (wire.goaway(0), StreamUnprocessed, "before it processed"),
+    "GOAWAY below a call that is answered": (
+        wire.headers(1, wire.RESPONSE) + wire.goaway(0),
+        AnswerCut,
+        "in the middle of the answer",
+    ),
     "compressed answer": (
         wire.headers(1, wire.RESPONSE) + wire.data(1, b"\1\0\0\0\1x"),
         CallFailed,
