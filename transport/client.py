@@ -16,7 +16,7 @@ import trio
 from transport.byte_streams import byte_stream, host_port, keep_short
 from transport.config import TransportConfig
 from transport.driver import Driver
-from transport.errors import CallFailed, ConnectionLost, ErrorCode, StatusCode, TlsFailed
+from transport.errors import AnswerCut, CallFailed, ConnectionLost, ErrorCode, StatusCode, TlsFailed
 from transport.protocol import calls
 from transport.protocol.connection import ConnectionCore
 from transport.stream import Stream
@@ -207,7 +207,7 @@ class Client:
             stream.send_last(request)
             reply = await stream.receive()
             if reply is None:
-                raise CallFailed(StatusCode.INTERNAL, f"{path} ended without a reply")
+                raise AnswerCut(StatusCode.INTERNAL, f"{path} ended without a reply")
             if await stream.receive() is not None:
                 raise CallFailed(StatusCode.INTERNAL, f"{path} replied more than once")
             if on_stalls is not None and stream.peer_stalls is not None:

@@ -192,7 +192,7 @@ class NotGrpc(AnswerUnusable):
 
 
 class AnswerCut(AnswerUnusable):
-    """The answer ended before its status: in the middle of a message, or without trailers."""
+    """The answer ended too early: before its status, in a message, or without its reply; or it is malformed."""
 
 
 class AnswerRefused(AnswerUnusable):

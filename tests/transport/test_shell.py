@@ -12,6 +12,7 @@ import trio.testing
 from tests.support.configs import TINY
 from tests.support.faults import memory_pair
 from transport import (
+    AnswerCut,
     CallFailed,
     Client,
     ConnectionLost,
@@ -74,11 +75,12 @@ async def test_unary_call() -> None:
         assert caught.value.details == b"details"
         for path, text in (
             ("/twice", "more than once"),
-            ("/silent", "without a reply"),
             ("/none", "no method"),
         ):
             with pytest.raises(CallFailed, match=text):
                 await client.call(path, b"x")
+        with pytest.raises(AnswerCut, match="without a reply"):
+            await client.call("/silent", b"x")
 
 
 async def test_unary_handler_without_request() -> None:

@@ -29,7 +29,7 @@ import trio
 from scanner.client.failures import translated
 from scanner.client.scan.sequence import no_rows
 from scanner.client.scan.turns import Delivery
-from scanner.errors import InternalError, ScannerError, TooManyScans
+from scanner.errors import ScanIncomplete, ScannerError, TooManyScans
 from scanner.tasks import bare
 from transport import TransportError
 
@@ -278,7 +278,7 @@ class BucketFetcher:
                 await stream.send(request.SerializeToString())
                 answer = await stream.receive()
                 if answer is None:
-                    raise InternalError(f"the scan of {self._what} was opened without an answer")
+                    raise ScanIncomplete(f"the scan of {self._what} was opened without an answer")
                 # Before it is confirmed: whoever is cancelled from here on knows that there is something to release.
                 taken = self._source.receive(answer)
                 arrived = True
