@@ -42,14 +42,7 @@ _NOT_PICKLED = (
 )
 _ENDING = "Python is ending and begins no thread any more; connect earlier"
 _SIGNALS_SEEN_S = 0.5
-_OF_LOOP = (trio.Cancelled, GeneratorExit, BaseExceptionGroup)
-"""What ends a call because its loop ends, unless it is an Exception."""
 _open_portals: weakref.WeakSet[Portal] = weakref.WeakSet()
-
-
-def _is_of_call(error: BaseException) -> bool:
-    """Whether an exception is raised in the thread that called: a callback may end that, and not the client."""
-    return isinstance(error, Exception) or not isinstance(error, _OF_LOOP)
 
 
 class Takeable(Protocol[T_co]):
@@ -133,10 +126,12 @@ class _Run(_Call):
                 self._value = await self._function()
             if self._scope.cancelled_caught:
                 self._error = trio.ClosedResourceError(_INTERRUPTED)
-        except BaseException as error:
-            if not _is_of_call(error):
-                self._error = trio.ClosedResourceError(_CLOSED)
-                raise
+        except Exception as error:
+            self._error = error
+        except (trio.Cancelled, GeneratorExit, BaseExceptionGroup):  # The loop ends.
+            self._error = trio.ClosedResourceError(_CLOSED)
+            raise
+        except BaseException as error:  # A callback's own, such as SystemExit.
             self._error = error
         finally:
             self._finish()
@@ -531,10 +526,13 @@ class Held(Generic[T]):
                         raise _AbandonedError
         except _AbandonedError:
             pass
-        except BaseException as error:
-            if not _is_of_call(error):
-                self._error = trio.ClosedResourceError(_CLOSED)
-                raise
+        except Exception as error:
+            self._error = error
+            entering.failed(error)
+        except (trio.Cancelled, GeneratorExit, BaseExceptionGroup):  # The loop ends.
+            self._error = trio.ClosedResourceError(_CLOSED)
+            raise
+        except BaseException as error:  # A callback's own, such as SystemExit.
             self._error = error
             entering.failed(error)
         finally:
