@@ -81,6 +81,12 @@ class _Link:
         return self.client.alive and not self._over.is_set()
 
     @property
+    def has_room(self) -> bool:
+        """Whether its calls that last leave room for others: the server may have lowered its limit since they began."""
+        calls_max = self.client.calls_max
+        return not calls_max or self.lasting < calls_max
+
+    @property
     def has_new_token(self) -> bool:
         """Whether its token was asked for just now, because another one was refused."""
         return trio.current_time() < self._token_is_new_until
@@ -380,9 +386,10 @@ class Connection:
             )
         if self._link is None or not self._takes_calls(self._link):
             return None
-        if lasting is None:
-            return self._link
         taking = (link for link in self._links if self._takes_calls(link))
+        if lasting is None:
+            found = next((link for link in (self._link, *taking) if link.has_room), None)
+            return self._link if found is None and len(self._links) >= LINKS_MAX else found
         link = next((link for link in taking if link.lasting < self._room(link, lasting)), None)
         if link is None and self._stands_in_line(lasting):
             return self._link

@@ -275,6 +275,22 @@ async def test_lasting_calls_end_where_they_would_need_too_many_connections(
             nursery.cancel_scope.cancel()
 
 
+async def test_a_limit_that_is_lowered_under_lasting_calls_leaves_room_for_others(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A short call has a further connection then; on the other one it would wait for an end that may never come."""
+    async with memory_host({ECHO: echo, WAIT: Waiting()}) as host, connected_to(host) as connection:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(lasting_call, connection)
+            await settle()
+            assert await connection.call(ECHO, b"hello") == b"hello"
+            assert connection.connects == 1
+            monkeypatch.setattr(transport.Client, "calls_max", 1)
+            assert await connection.call(ECHO, b"hello") == b"hello"
+            assert connection.connects == 2
+            nursery.cancel_scope.cancel()
+
+
 async def test_a_limit_of_none_is_waited_for(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
