@@ -220,7 +220,7 @@ def _options_of(endpoint: str, name: str, options: Mapping[str, object]) -> dict
     for each, value in options.items():
         if each.lower() in taken:
             raise SourceOptionError(each, None, f"option {each!r} is given twice: leave one of them out")
-        if each.lower() in of_changes:
+        if each.lower() in of_changes and value is not None:
             problem = (
                 f"option {each!r} is one of reading changes, and table() and views() read rows: read the changes with"
                 ' spark.read or spark.readStream, format("weir") and option readChanges=true'

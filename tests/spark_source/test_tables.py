@@ -115,7 +115,7 @@ def test_sizes_as_spark_writes_them(text: str, size: int) -> None:
 
 def test_options_of_python(spark: SparkSession, server: RunningServer) -> None:
     """None is left out, as Spark's own `options` does; as text it may be a key. A day in a list is text."""
-    read = orders(spark, server, keyFrom=None, keyTo=None, splits=None, statistics=True)
+    read = orders(spark, server, keyFrom=None, readChanges=None, splits=None, statistics=True)
     assert read.options == {"endpoint": server.endpoint, "table": "Orders", "statistics": "true"}
     days = orders(spark, server, keyFrom=(datetime.date(2013, 7, 1), True, 5))
     assert days.options["keyFrom"] == '["2013-07-01", true, 5]'
