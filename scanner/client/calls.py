@@ -30,7 +30,7 @@ async def call_unary(
     *,
     retries: int | None = None,
 ) -> _Reply:
-    """Make a call: once, or, if it changes nothing, as often as a scan would go on.
+    """Make a call: once, or, if it changes nothing and is not the client's first, as often as a scan would go on.
 
     Args:
         connection: Connects first, if need be.
@@ -54,7 +54,9 @@ async def call_unary(
         with translated(method):
             return await connection.call(path, sent, retries=retries)
 
-    answer = await (retried(connection.attempts(retries), call) if method in methods.READS else call())
+    # A first call says at once that nobody is there, as one does that cannot connect.
+    repeatable = method in methods.READS and connection.has_answered
+    answer = await (retried(connection.attempts(retries), call) if repeatable else call())
     try:
         return reply.FromString(bytes(answer))
     except DecodeError as error:

@@ -157,6 +157,8 @@ class Connection:
         self._token_refused = False
         """The next connection is made because a token is out of date."""
         self._heard = False
+        self.has_answered = False
+        """Whether a unary call has had an answer."""
         """Something that speaks HTTP/2 has answered, ever."""
         self._server_gone = False
         """What answers was a proxy without its server, when that was looked at last."""
@@ -281,7 +283,9 @@ class Connection:
 
     async def _call(self, path: str, request: bytes | Callable[[], bytes], retries: int | None) -> Any:
         async with self.client(retries=retries) as client:
-            return await client.call(path, request() if callable(request) else request)
+            answer = await client.call(path, request() if callable(request) else request)
+        self.has_answered = True
+        return answer
 
     async def _enter_link(self, *, lasting: Lasting | None) -> _Link:
         """Use a link on which a call can be opened now; one attempt."""

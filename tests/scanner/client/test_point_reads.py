@@ -339,3 +339,7 @@ async def test_reads_are_made_again_when_they_fail_for_a_while(tmp_path: Path) -
         failures.append(scanner.ServerUnavailable("cut"))
         with pytest.raises(scanner.ServerUnavailable, match=r"^cut$"):
             await table.delete_group("readers")
+        connection.has_answered = False  # As before the first call of a client.
+        failures.append(scanner.ServerUnavailable("away"))
+        with pytest.raises(scanner.ServerUnavailable, match=r"^away$"):
+            await table.offsets()
