@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import MutableMapping
 from typing import TYPE_CHECKING
 
+from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource
+from pyspark.sql.types import StructType
 
 from spark_source.errors import PlainErrors, SourceOptionError
 from spark_source.load import Load
@@ -18,9 +20,6 @@ from spark_source.stream.options import ChangeOptions, reads_changes, without_re
 from spark_source.writing.options import WriteOptions, is_of_write
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-    from pyspark.sql.types import StructType
-
     from spark_source.batch.reader import BucketReader
     from spark_source.stream.changes import ChangesReader
     from spark_source.stream.reader import ChangeStreamReader, RefusingStreamReader

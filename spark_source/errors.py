@@ -7,16 +7,14 @@ every argument is passed to `Exception.__init__`.
 
 from __future__ import annotations
 
+import datetime
 import difflib
 import logging
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Final
 
 from scanner import ScannerError
-
-if TYPE_CHECKING:
-    import datetime
-    from collections.abc import Iterable
-    from types import TracebackType
 
 _SHOWN_CHARACTERS_MAX: Final = 200
 _logger = logging.getLogger("weir.spark")

@@ -13,24 +13,18 @@ import logging
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyspark.sql import functions
+from pyspark.sql import DataFrame, SparkSession, functions
 
-from scanner import ArgumentInvalid, parse_where
+from scanner import ArgumentInvalid, TableDescription, parse_where
+from scanner.sync import Client
 from spark_source.connection import ask
 from spark_source.data_source import WeirDataSource
 from spark_source.errors import PlainErrors, SourceOptionError, SourceSchemaError
 from spark_source.options import SourceOptions, columns_text, refused
 from spark_source.schema import spark_schema
 from spark_source.stream.options import CHANGE_OPTION_NAMES
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-    from scanner import TableDescription
-    from scanner.sync import Client
 
 _logger = logging.getLogger("weir.spark")
 _THRESHOLD = "spark.sql.autoBroadcastJoinThreshold"

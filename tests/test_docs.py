@@ -1,12 +1,15 @@
 """The documentation says what the tree says: errors, links, names of modules."""
 
+import inspect
 import re
+import typing
 from pathlib import Path
 
 import pytest
 
 import scanner
 import weir
+import weir.sync
 from scanner.client import admin
 from scanner.errors import ERRORS
 from tools.public_names import undocumented
@@ -32,6 +35,27 @@ def test_every_public_name_is_there() -> None:
     """What `weir` and `scanner` list is found, although each name is imported when it is first used."""
     assert weir.__all__ == scanner.__all__
     assert [name for name in weir.__all__ if not hasattr(weir, name)] == []
+
+
+def test_type_hints_of_public_names_can_be_evaluated() -> None:
+    """As pydantic, FastAPI and beartype do it; pandas and polars, which not everyone has, are not imported for that."""
+    public = {
+        f"{face.__name__}.{name}": getattr(face, name) for face in (weir, weir.sync) for name in face.__all__
+    }
+    for name, each in list(public.items()):
+        public |= {f"{name}.{member}": value for member, value in vars(each).items() if member[0] != "_"}
+    failed = set()
+    for name, value in public.items():
+        each = getattr(value, "fget", None) or getattr(value, "__func__", value)
+        if inspect.isclass(each) or inspect.isfunction(each):
+            try:
+                typing.get_type_hints(each)
+            except (NameError, TypeError) as error:
+                failed.add(f"{name}: {error}")
+    assert failed == {
+        "weir.sync.Scan.to_pandas: name 'pd' is not defined",
+        "weir.sync.Scan.to_polars: name 'pl' is not defined",
+    }
 
 
 def test_what_callers_get_is_public() -> None:

@@ -9,27 +9,24 @@ import socket
 import ssl
 from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import trio
 
-from transport.byte_streams import byte_stream, host_port, keep_short
+from transport.byte_streams import ByteStream, byte_stream, host_port, keep_short
 from transport.config import TransportConfig
 from transport.driver import Driver
 from transport.errors import AnswerCut, CallFailed, ConnectionLost, ErrorCode, StatusCode, TlsFailed
+from transport.presence import Movements
 from transport.protocol import calls
 from transport.protocol.connection import ConnectionCore
+from transport.protocol.liveness import Acknowledged
+from transport.protocol.stalls import StallTimes
+from transport.protocol.stream import Buffer
 from transport.stream import Stream
 from transport.tasks import bare
+from transport.tls import PeerCertificate
 from transport.tls_bytes import TlsBytes
-
-if TYPE_CHECKING:
-    from transport.byte_streams import ByteStream
-    from transport.presence import Movements
-    from transport.protocol.liveness import Acknowledged
-    from transport.protocol.stalls import StallTimes
-    from transport.protocol.stream import Buffer
-    from transport.tls import PeerCertificate
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -5,21 +5,19 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import trio
 
 from transport.credit import SendCredit
+from transport.driver import Driver
 from transport.errors import CallFailed, ErrorCode, MessageRefused, StatusCode
+from transport.protocol.calls import Metadata, RequestHead
 from transport.protocol.stalls import StallAccount, StallReason, StallTimes
 from transport.protocol.state import StreamState
 from transport.protocol.stream import END, NOTHING, Buffer, StreamCore
 from transport.statistics import StreamStatistics
-
-if TYPE_CHECKING:
-    from transport.driver import Driver
-    from transport.protocol.calls import Metadata, RequestHead
-    from transport.tls import PeerCertificate
+from transport.tls import PeerCertificate
 
 _PEER: Final = StallReason.PEER
 

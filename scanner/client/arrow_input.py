@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable
 from itertools import chain
 from numbers import Number
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
 
+@runtime_checkable
 class ArrowStream(Protocol):
     """Gives its rows as an Arrow stream, as data frames of polars and pandas and relations of DuckDB do.
 

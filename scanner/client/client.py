@@ -9,7 +9,8 @@ from __future__ import annotations
 import datetime
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
+from random import Random
+from typing import Final, TypeAlias, TypeVar
 
 import pyarrow as pa
 import trio
@@ -43,7 +44,7 @@ from scanner.client.arguments import (
 )
 from scanner.client.calls import call_unary, require_about, table_told
 from scanner.client.connection import Connection, open_connection
-from scanner.client.credentials import CallCredentials
+from scanner.client.credentials import CallCredentials, TlsSource, TokenSource
 from scanner.client.endpoints import Dial, connect_by_tcp, parse_endpoint
 from scanner.client.leases import Leasable, Lease, LeaseInfo, Leases, new_lease_id, refusal
 from scanner.client.retries import RETRIES_DEFAULT, RETRIES_MAX, RetryPolicy
@@ -64,12 +65,7 @@ from scanner.proto.weir.v1 import admin_pb2 as admin_pb
 from scanner.proto.weir.v1 import tables_pb2 as pb
 from scanner.wire import methods
 from scanner.wire.tables import description_to_proto
-
-if TYPE_CHECKING:
-    from random import Random
-
-    from scanner.client.credentials import TlsSource, TokenSource
-    from transport import TransportConfig
+from transport import TransportConfig
 
 BUCKETS_DEFAULT: Final = 4
 _AMBIGUOUS: Final = (ServerUnavailable, ScanIncomplete, DataCorrupted, InternalError)

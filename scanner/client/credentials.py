@@ -22,9 +22,9 @@ from transport import FileWatch, TlsFailed, TlsFileInvalid, client_tls
 if TYPE_CHECKING:
     from transport import Metadata
 
-TokenSource: TypeAlias = "str | Callable[[], str] | None"
+TokenSource: TypeAlias = str | Callable[[], str] | None
 """A bearer token, or what returns the one of the moment, at once; None: nothing is proven."""
-TlsSource: TypeAlias = "ssl.SSLContext | Callable[[], ssl.SSLContext] | None"
+TlsSource: TypeAlias = ssl.SSLContext | Callable[[], ssl.SSLContext] | None
 """TLS, or what returns that of the moment, at once; None: plaintext."""
 
 _logger = logging.getLogger(__name__)

@@ -5,21 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
+import trio
 
 import transport
 from scanner.client.arguments import require_kind
 from scanner.client.credentials import ConnectionTls, TlsSource
 from scanner.errors import ArgumentInvalid
 
-if TYPE_CHECKING:
-    import trio
-
-Dial: TypeAlias = "Callable[[], Awaitable[trio.abc.Stream]]"
+Dial: TypeAlias = Callable[[], Awaitable[trio.abc.Stream]]
 """Makes a byte stream to the server. Raises OSError if nobody answers."""
-Connect: TypeAlias = "Callable[[transport.Metadata], AbstractAsyncContextManager[transport.Client]]"
+Connect: TypeAlias = Callable[[transport.Metadata], AbstractAsyncContextManager[transport.Client]]
 """Makes one TCP connection, or what stands for it, whose calls all have the given fields."""
 
 PORT_DEFAULT: Final = 9123

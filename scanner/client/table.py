@@ -9,7 +9,7 @@ import dataclasses
 import datetime
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING, Any, TypeAlias, overload
+from typing import Any, TypeAlias, overload
 
 import pyarrow as pa
 import trio
@@ -17,32 +17,26 @@ import trio
 from scanner.client.arguments import UINT64_MAX, flag, require_kind, require_text, whole
 from scanner.client.arrow_input import ArrowRows, Rows, is_rows, read_arrow
 from scanner.client.calls import call_unary, require_about, table_told
-from scanner.client.connection import Lasting
+from scanner.client.connection import Connection, Lasting
 from scanner.client.groups import GroupInfo, GroupSummary, delete_group, describe_group, list_groups
 from scanner.client.html import html_table
 from scanner.client.log_measures import MeasuredLog, measure_log
 from scanner.client.offsets import OffsetRange, OffsetsAt, list_offsets, offsets_at
 from scanner.client.point_reads import GetResult, get_rows
-from scanner.client.scan.builder import ScanBuilder, ScanPlan, histories_by_bucket
-from scanner.client.scan.folded import folded_scan
+from scanner.client.scan.builder import KeyPrefix, ScanBuilder, ScanPlan, histories_by_bucket
+from scanner.client.scan.folded import FoldedScan, TableAt, folded_scan
 from scanner.client.scan.group_scan import GroupBatches, open_group_scan
 from scanner.client.scan.table_scan import Batches, open_scan
 from scanner.client.splits import BucketRanges, split_bucket
 from scanner.client.transactions import Transaction, TransactionInfo, list_transactions
 from scanner.client.writer import OnAcknowledged, Writer, WriteResult, open_writer
 from scanner.data.key_ranges import SPLITS_MAX, SplitWish
-from scanner.data.keys import ALL_KEYS, key_cells
+from scanner.data.keys import ALL_KEYS, KeyRange, key_cells
+from scanner.data.table import TableDescription
 from scanner.errors import ArgumentInvalid, DataCorrupted, KeyInvalid, OffsetOutOfRange
 from scanner.proto.weir.v1 import tables_pb2 as pb
 from scanner.wire import methods
 from scanner.wire.batches import encode_schema
-
-if TYPE_CHECKING:
-    from scanner.client.connection import Connection
-    from scanner.client.scan.builder import KeyPrefix
-    from scanner.client.scan.folded import FoldedScan, TableAt
-    from scanner.data.keys import KeyRange
-    from scanner.data.table import TableDescription
 
 Keys: TypeAlias = Rows | Sequence[Sequence[object] | Mapping[str, object]]
 """Primary keys: rows of the key columns, or tuples in key order, or dicts."""

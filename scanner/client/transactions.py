@@ -23,24 +23,21 @@ from google.protobuf.message import DecodeError, Message
 from scanner.client.arguments import flag, require_kind, require_text, whole_number
 from scanner.client.arrow_input import Rows, read_arrow
 from scanner.client.calls import call_unary, require_about
-from scanner.client.connection import Lasting
+from scanner.client.connection import Connection, Lasting
 from scanner.client.failures import as_write_error
 from scanner.client.offsets import OffsetRange
 from scanner.client.retries import retried
 from scanner.client.writer import conformed
-from scanner.errors import ArgumentInvalid, DataCorrupted, ServerUnavailable
+from scanner.data.table import TableDescription
+from scanner.errors import ArgumentInvalid, DataCorrupted, ScannerError, ServerUnavailable
 from scanner.proto.weir.v1 import transactions_pb2 as pb
 from scanner.wire import methods
 from scanner.wire.batches import encode_stream
-from transport import TransportError
+from transport import Stream, TransportError
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-    from scanner.client.connection import Connection
-    from scanner.data.table import TableDescription
-    from scanner.errors import ScannerError
-    from transport import Stream
 
 _SESSION_BYTES: Final = 16
 _UPSERT: Final = pb.StageRows.OPERATION_UPSERT

@@ -25,9 +25,12 @@ import trio
 from google.protobuf.message import DecodeError
 
 from scanner.client.arrow_input import ArrowRows, Rows, read_arrow
+from scanner.client.connection import Connection, Lasting
 from scanner.client.failures import as_write_error, translated
 from scanner.client.offsets import OffsetRange
+from scanner.client.writer_ids import WriterId
 from scanner.data.arrow_sizes import spelled_out_bytes
+from scanner.data.table import TableDescription
 from scanner.errors import (
     ArgumentInvalid,
     DataCorrupted,
@@ -43,9 +46,6 @@ from transport import TransportError
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-    from scanner.client.connection import Connection, Lasting
-    from scanner.client.writer_ids import WriterId
-    from scanner.data.table import TableDescription
 
 REQUEST_ROWS_MAX: Final = 8192
 REQUEST_BYTES_MAX: Final = 1024 * 1024

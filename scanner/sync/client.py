@@ -2,54 +2,49 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from random import Random
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, overload
+from typing import Self, overload
+
+import pyarrow as pa
 
 from scanner.client import client as trio_client
 from scanner.client import leases as trio_leases
 from scanner.client import table as trio_table
-from scanner.client.arrow_input import is_rows, to_arrow
+from scanner.client.admin import (
+    CheckpointInfo,
+    CompactedLog,
+    DrainBegun,
+    ImageInfo,
+    ImageState,
+    SnapshotInfo,
+    StreamInfo,
+)
+from scanner.client.arrow_input import Rows, is_rows, to_arrow
 from scanner.client.client import BUCKETS_DEFAULT
+from scanner.client.credentials import TlsSource, TokenSource
+from scanner.client.groups import GroupInfo, GroupSummary
+from scanner.client.leases import Leasable, LeaseInfo
+from scanner.client.log_measures import MeasuredLog
+from scanner.client.offsets import OffsetRange, OffsetsAt
+from scanner.client.point_reads import GetResult
 from scanner.client.retries import RETRIES_DEFAULT
-from scanner.data.keys import ALL_KEYS
+from scanner.client.scan.builder import KeyPrefix, ScanPlan
+from scanner.client.splits import BucketRanges
+from scanner.client.table import Keys
+from scanner.client.transactions import TransactionInfo
+from scanner.client.writer import OnAcknowledged, WriteResult
+from scanner.client.writer import Writer as TrioWriter
+from scanner.data.keys import ALL_KEYS, KeyRange
+from scanner.data.table import TableDescription
 from scanner.sync.leases import Lease, Leases
 from scanner.sync.portal import Held, Portal
 from scanner.sync.scan import Scan
 from scanner.sync.transactions import Transaction
-
-if TYPE_CHECKING:
-    import datetime
-    from random import Random
-
-    import pyarrow as pa
-
-    from scanner.client.admin import (
-        CheckpointInfo,
-        CompactedLog,
-        DrainBegun,
-        ImageInfo,
-        ImageState,
-        SnapshotInfo,
-        StreamInfo,
-    )
-    from scanner.client.arrow_input import Rows
-    from scanner.client.credentials import TlsSource, TokenSource
-    from scanner.client.groups import GroupInfo, GroupSummary
-    from scanner.client.leases import Leasable, LeaseInfo
-    from scanner.client.log_measures import MeasuredLog
-    from scanner.client.offsets import OffsetRange, OffsetsAt
-    from scanner.client.point_reads import GetResult
-    from scanner.client.scan.builder import KeyPrefix, ScanPlan
-    from scanner.client.splits import BucketRanges
-    from scanner.client.table import Keys
-    from scanner.client.transactions import TransactionInfo
-    from scanner.client.writer import OnAcknowledged, WriteResult
-    from scanner.client.writer import Writer as TrioWriter
-    from scanner.data.keys import KeyRange
-    from scanner.data.table import TableDescription
-    from transport import TransportConfig
+from transport import TransportConfig
 
 
 def connect(

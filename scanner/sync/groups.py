@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+import pyarrow as pa
 import trio
 
 from scanner.client.scan.builder import ScanBuilder, ScanPlan
+from scanner.client.scan.group_scan import GroupBatches as TrioGroupBatches
+from scanner.client.table import GroupScan as TrioGroupScan
 from scanner.sync.hand_over import HandOver
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from scanner.client.scan.group_scan import GroupBatches as TrioGroupBatches
-    from scanner.client.table import GroupScan as TrioGroupScan
-    from scanner.sync.portal import Held, Portal
+from scanner.sync.portal import Held, Portal
 
 
 class GroupScan(ScanBuilder):

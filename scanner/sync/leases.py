@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
-if TYPE_CHECKING:
-    from scanner.client import leases as lease_client
-    from scanner.client.leases import Leasable, LeasedBucket, LeaseInfo, NotLeased
-    from scanner.data.half_applied import HalfApplied
-    from scanner.sync.portal import Held, Portal
+from scanner.client import leases as lease_client
+from scanner.client.leases import Leasable, LeasedBucket, LeaseInfo, NotLeased
+from scanner.data.half_applied import HalfApplied
+from scanner.sync.portal import Held, Portal
 
 
 class Lease:

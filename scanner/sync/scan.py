@@ -17,21 +17,21 @@ import pyarrow.compute as pc
 import trio
 
 from scanner.client.scan.builder import ScanBuilder, ScanPlan
+from scanner.client.scan.folded import TableAt
+from scanner.client.scan.resume_position import BucketPosition
+from scanner.client.scan.statistics import ScanStatistics
+from scanner.client.scan.table_scan import Batches as TrioBatches
+from scanner.client.table import Scan as TrioScan
 from scanner.extras import extras_needed
 from scanner.sync.groups import GroupScan
 from scanner.sync.hand_over import HandOver
+from scanner.sync.portal import Held, Portal
 from scanner.sync.progress import with_progress
 
 if TYPE_CHECKING:
     import pandas as pd
     import polars as pl
 
-    from scanner.client.scan.folded import TableAt
-    from scanner.client.scan.resume_position import BucketPosition
-    from scanner.client.scan.statistics import ScanStatistics
-    from scanner.client.scan.table_scan import Batches as TrioBatches
-    from scanner.client.table import Scan as TrioScan
-    from scanner.sync.portal import Held, Portal
 
 _FLOAT_INTEGER_MAX: Final = 2**53
 """Up to it a float64 is every integer."""

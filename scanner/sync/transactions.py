@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
-from scanner.client.arrow_input import to_arrow
-
-if TYPE_CHECKING:
-    from scanner.client.arrow_input import Rows
-    from scanner.client.transactions import Operation, Published, Staged
-    from scanner.client.transactions import PartWriter as TrioPartWriter
-    from scanner.client.transactions import Transaction as TrioTransaction
-    from scanner.sync.portal import Portal
+from scanner.client.arrow_input import Rows, to_arrow
+from scanner.client.transactions import Operation, Published, Staged
+from scanner.client.transactions import PartWriter as TrioPartWriter
+from scanner.client.transactions import Transaction as TrioTransaction
+from scanner.sync.portal import Portal
 
 
 class Transaction:

@@ -11,7 +11,9 @@ import datetime
 import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol, Self, TypeAlias, TypeVar
+from typing import Final, Protocol, Self, TypeAlias, TypeVar
+
+import pyarrow as pa
 
 from scanner.client.arguments import (
     UINT32_MAX,
@@ -25,19 +27,13 @@ from scanner.client.arguments import (
 from scanner.client.scan.credit import AUTO
 from scanner.client.scan.expressions import Condition, column_not_found, parse_where
 from scanner.client.scan.key_pruning import ranges_to_read
-from scanner.client.scan.resume_position import read_position
+from scanner.client.scan.resume_position import ResumePosition, read_position
 from scanner.data.changes import CHANGE_COLUMN_NAMES, CHANGE_COLUMNS, change_schema
-from scanner.data.filters import Filter
+from scanner.data.filters import Filter, Predicate
 from scanner.data.key_ranges import intersection
 from scanner.data.keys import ALL_KEYS, KeyCodec, KeyRange, prefix_end
+from scanner.data.table import TableDescription
 from scanner.errors import ArgumentInvalid, BucketNotFound
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from scanner.client.scan.resume_position import ResumePosition
-    from scanner.data.filters import Predicate
-    from scanner.data.table import TableDescription
 
 PAGE_BYTES_DEFAULT = 4 << 20
 PAGE_DEPTH_DEFAULT = 1

@@ -24,16 +24,17 @@ import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+import pyarrow as pa
 import trio
 from google.protobuf.message import DecodeError
 
 from scanner.client.arguments import require_kind
 from scanner.client.calls import call_unary, require_about
-from scanner.client.connection import Lasting
+from scanner.client.connection import Connection, Lasting
 from scanner.client.failures import translated
-from scanner.client.retries import retried
+from scanner.client.retries import Attempts, retried
 from scanner.client.scan.batch_queue import HandOff
 from scanner.client.scan.builder import ScanMode, ScanPlan, ScanSource, offsets_by_bucket
 from scanner.client.scan.credit import START_BYTES_MAX
@@ -56,14 +57,7 @@ from scanner.errors import (
 from scanner.proto.weir.v1 import groups_pb2 as pb
 from scanner.tasks import bare, run_with_companion
 from scanner.wire import methods
-from transport import ReceiveCredit
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from scanner.client.connection import Connection
-    from scanner.client.retries import Attempts
-    from transport import Stream
+from transport import ReceiveCredit, Stream
 
 _INSTANCE_BYTES: Final = 16
 _ALIVE_PER_SESSION: Final = 3

@@ -14,15 +14,17 @@ Invariants:
 from __future__ import annotations
 
 import datetime
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pyarrow as pa
 import trio
 
 from scanner.client.arguments import EPOCH
+from scanner.client.connection import Connection
+from scanner.client.retries import Attempts
 from scanner.client.scan.batch_queue import HandOff
 from scanner.client.scan.builder import EARLIEST, END, ScanMode, ScanPlan, ScanSource
 from scanner.client.scan.columns import AskedColumns
@@ -38,21 +40,14 @@ from scanner.client.scan.requests import bucket_query, fetch_position, fetch_que
 from scanner.client.scan.resume_position import BucketPosition, position_of
 from scanner.client.scan.session_receiver import SessionReceiver
 from scanner.client.scan.statistics import BucketProgress, ScanStatistics
+from scanner.client.scan.turns import Delivery
 from scanner.data.digest import combine_digests
 from scanner.data.keys import ALL_KEYS
 from scanner.errors import ArgumentInvalid, ScannerError, SourceUnsupported
 from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.tasks import acquired, bare
 from scanner.wire import methods
-from transport import StallTimes
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from scanner.client.connection import Connection
-    from scanner.client.retries import Attempts
-    from scanner.client.scan.turns import Delivery
-    from transport import CreditPool, ReceiveCredit
+from transport import CreditPool, ReceiveCredit, StallTimes
 
 BUCKETS_IN_PARALLEL_MAX: Final = 64
 """Buckets of one scan that are open at once; below the caps of a server, so that a wide table can be scanned."""
