@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Self
 
+from scanner.escapes import escaped
+
 RETRY_AFTER_MS: Final = "retry_after_ms"
 """Key of an error's metadata: milliseconds for which trying again is of no use, as the server says."""
 _RETRY_AFTER_S_MAX: Final = 60.0
@@ -22,7 +24,8 @@ class ScannerError(Exception):
     """Base of everything that scanner raises on purpose.
 
     Args:
-        message: One line for a person: what happened, with which numbers, what to do about it.
+        message: What happened, with which numbers, what to do about it; for a person, and kept as one line: control
+            characters, of a column's name for instance, are written out.
         resume_token: Continues the scan, where it can go on; else None.
         oldest_offset: The oldest log offset still available, where that is the point; else None.
         metadata: Names and numbers of the case, for machines.
@@ -39,8 +42,8 @@ class ScannerError(Exception):
         oldest_offset: int | None = None,
         metadata: Mapping[str, str] | None = None,
     ) -> None:
-        super().__init__(message)
-        self.message = message
+        self.message = escaped(message)
+        super().__init__(self.message)
         self.resume_token = resume_token
         self.oldest_offset = oldest_offset
         self.metadata = dict(metadata or {})

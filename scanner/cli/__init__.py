@@ -17,9 +17,9 @@ from typing import Final
 import click
 
 from scanner.cli.app import Ended, OutputClosed, end_at_once, forget_output, runs_one_command, weir
-from scanner.cli.escapes import escaped
 from scanner.cli.without_pandas import NO_PANDAS
 from scanner.errors import ScannerError
+from scanner.escapes import escaped
 
 __all__ = ["main", "weir"]
 

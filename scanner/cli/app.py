@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
-from scanner.cli.escapes import escaped
+from scanner.escapes import escaped
 from scanner.extras import DISTRIBUTION, ExtraMissing, extras_needed
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import click
 from rich.cells import cell_len, set_cell_size
 
 from scanner.cli.app import is_terminal, note
-from scanner.cli.escapes import escaped
+from scanner.escapes import escaped
 
 _CELL_WIDTH: Final = 32
 """Characters of a cell, where not all columns fit."""

@@ -24,8 +24,8 @@ from rich.progress import (
 from rich.table import Column
 
 from scanner.cli.app import CommandUnreadable, example, is_terminal, takes_colour
-from scanner.cli.escapes import escaped
 from scanner.errors import ScannerError
+from scanner.escapes import escaped
 from scanner.server.inspection import Inspection
 from scanner.storage.rocksdb.findings import Counts, Finding, Severity
 

@@ -21,7 +21,7 @@ from scanner.cli.app import fail, is_terminal
 from scanner.cli.cells import times_to_text, to_text
 from scanner.cli.connection import with_options
 from scanner.cli.display import print_table, print_vertically
-from scanner.cli.escapes import escaped_json, escaped_lines
+from scanner.escapes import escaped_json, escaped_lines
 
 if TYPE_CHECKING:
     from types import TracebackType

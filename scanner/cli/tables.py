@@ -9,10 +9,10 @@ import pyarrow as pa
 
 from scanner.cli.app import connected, endpoint_option, example, fail, note
 from scanner.cli.display import print_table
-from scanner.cli.escapes import escaped
 from scanner.cli.image import print_images
 from scanner.cli.types import parse_type
 from scanner.cli.units import counted
+from scanner.escapes import escaped
 
 
 @click.command(epilog=example("weir tables"))

@@ -32,7 +32,6 @@ from scanner.cli.app import (
 )
 from scanner.cli.connection import META
 from scanner.cli.ending import Ending
-from scanner.cli.escapes import escaped, escaped_json
 from scanner.cli.log_places import parse_stop, require_places, resolve_start
 from scanner.cli.options import columns_option, json_lines_option, retries_option
 from scanner.cli.output import json_values
@@ -46,6 +45,7 @@ from scanner.data.changes import (
     LOG_OFFSET,
 )
 from scanner.errors import PermissionDenied, ScannerError, Unauthenticated
+from scanner.escapes import escaped, escaped_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable

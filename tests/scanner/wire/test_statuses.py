@@ -89,6 +89,14 @@ def test_tools_find_googles_error_info() -> None:
     assert (info.reason, info.domain, status.code) == ("TABLE_NOT_FOUND", DOMAIN, StatusCode.NOT_FOUND)
 
 
+def test_a_message_is_one_line_whatever_it_names() -> None:
+    """What stands in it of a peer, or of a column, begins no line of a log and does nothing to a terminal."""
+    error = from_call_failed(CallFailed(StatusCode.UNAVAILABLE, "gone\n\x1b[2JERROR"))
+
+    assert str(error) == error.message == "the call failed with UNAVAILABLE: gone\\n\\x1b[2JERROR"
+    assert str(error.reworded(f"retried: {error}")) == f"retried: {error}"
+
+
 def test_a_long_message_is_cut_to_fit_trailers() -> None:
     """However long the message, the trailers stay within what proxies let through."""
     failure = to_call_failed(TableNotFound("ä" * 100_000))
