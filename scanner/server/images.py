@@ -435,7 +435,7 @@ def _shown(bucket: ServedBucket) -> Shown | None:
     if image is None:
         return None
     behind = storage.log_end - image.header.log_offset
-    lost = behind > 0 and image.header.log_offset < storage.log_start
+    lost = image.header.log_offset < storage.log_start
     delta = bucket.image.delta
     return Shown(image.rows, behind, lost, 0 if delta is None else delta.memory_bytes)
 

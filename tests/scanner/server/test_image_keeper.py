@@ -191,6 +191,23 @@ async def test_a_used_image_is_made_anew_after_many_changes(
         assert await at.scan() == (ReadSource.IMAGE, *expected[1:])
 
 
+@pytest.mark.parametrize(("cut_behind", "why"), [(0, "fresh enough"), (1, "lost changes")])
+async def test_an_image_at_the_start_of_the_log_has_all_its_changes(
+    tmp_path: Path, cut_behind: int, why: str
+) -> None:
+    """It is made anew as soon as retention has cut the first change after it, and not before."""
+    async with serving(tmp_path) as at:
+        await at.create()
+        await at.make()
+        bucket = await at.bucket()
+        made_as_of = bucket.storage.log_end
+        await at.write(range(1))
+        await at.write(range(1))
+        bucket.storage.truncate_log(made_as_of + 2 * cut_behind)
+        assert bucket.image.current is not None
+        assert why in await at.why()
+
+
 async def test_off_makes_none(tmp_path: Path) -> None:
     """Nor does it remove any: those made on demand are read."""
     async with serving(tmp_path, replace(CONFIG, images="off")) as at:

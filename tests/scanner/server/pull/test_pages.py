@@ -164,6 +164,15 @@ async def test_bucket_ends_the_scan() -> None:
                 await make(scan, 20_000, keeps_rest=False)
 
 
+async def test_the_disk_is_read_behind_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the next step would wait for is read outside of it, where other tasks go on meanwhile."""
+    fetched: list[int] = []
+    async with opened() as (scan, counted):
+        monkeypatch.setattr(KvSource, "fetch", property(lambda _: lambda: fetched.append(counted.reads)))
+        await make(scan, 20_000, keeps_rest=True)
+        assert fetched == list(range(1, counted.reads + 1)) != []
+
+
 async def test_cancelled_page_can_be_made_again() -> None:
     """What was read for a page that nobody waits for any more is part of the next."""
     async with opened() as (scan, _):

@@ -265,7 +265,19 @@ async def test_every_bound_makes_progress(bytes_max: int, bound: str) -> None:
         assert answers > (1 if bytes_max < 20_000 else 0)
 
 
-async def test_buckets_share_an_toldin_the_order_of_the_request() -> None:
+async def test_a_bucket_fills_its_bound_as_an_answer_fills_its() -> None:
+    """To the last octet: of one bucket, either bound brings the same rows."""
+    async with serving_items(range(100)) as (_, client):
+        counts = set()
+        for bytes_max in range(1_000, 1_080):
+            (answer,) = await fetch(client, bytes_max=bytes_max)
+            (bucket,) = await fetch(client, bucket_bytes_max=bytes_max)
+            assert bucket.ids == answer.ids
+            counts.add(len(answer.ids))
+        assert len(counts) > 1
+
+
+async def test_buckets_share_an_answer_in_the_order_of_the_request() -> None:
     """The first one fills it; one that was left out comes first when it is named first. All say where they are."""
     async with serving_items(range(2_000), buckets=4) as (_, client):
         (alone,) = await fetch(client, pb.FetchPosition(bucket=2))

@@ -261,6 +261,13 @@ async def test_an_attempt_that_staged_nothing_is_refused() -> None:
             await version.abort()
 
 
+async def test_an_abort_of_what_nobody_has_staged_frees_nothing() -> None:
+    """It is no error, as any repetition of an abort."""
+    async with serving(MemoryStore()) as (_, client):
+        table = await make_table(client)
+        assert await table.transaction("load", 1).abort() == 0
+
+
 @pytest.mark.parametrize("more", [False, True])
 async def test_an_abort_ends_the_stages_that_are_being_written(more: bool) -> None:
     """Whoever stages is told, at its next rows or at its end; what it begins later counts, as do other versions."""
