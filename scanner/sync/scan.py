@@ -164,8 +164,11 @@ class Scan(ScanBuilder):
         self.plan.require_end("to_polars()")
         with extras_needed("to_polars()"):
             import polars
-        frame = polars.from_arrow(self.to_arrow(progress=progress))
+        table = self.to_arrow(progress=progress)
+        # polars gives a column without a name another one, and raises if the table has that.
+        frame = polars.from_arrow(table.rename_columns([str(number) for number in range(table.num_columns)]))
         assert isinstance(frame, polars.DataFrame)
+        frame.columns = table.column_names
         return frame
 
     def _hold(self) -> Held[TrioBatches]:

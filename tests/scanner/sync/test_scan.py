@@ -89,6 +89,18 @@ def test_polars_reads_a_scan(scan: scanner.sync.Scan) -> None:
         assert found.sort("k").equals(expected)
 
 
+def test_polars_keeps_every_name(server: RunningServer) -> None:
+    """It would call a column without a name `column_1`, which may be that of another."""
+    rows = pa.table({"k": [1], "": ["a"], "column_1": ["b"]})
+    with scanner.sync.connect(server.endpoint) as client:
+        table = client.create_table("names", rows.schema, ["k"], buckets=1)
+        table.write(rows)
+        frame = table.new_scan().to_polars()
+        assert frame.to_dict(as_series=False) == rows.to_pydict()
+        table.write(frame)
+        client.drop_table("names")
+
+
 def test_duckdb_reads_a_scan_with_many_threads(scan: scanner.sync.Scan) -> None:
     """DuckDB pulls from threads of its own, and twice in a query that names the scan twice."""
     connection = duckdb.connect(config={"threads": 4})
