@@ -262,7 +262,7 @@ def judge(measured: list[Measured]) -> list[Bar]:
 
 
 def run(output: Path | None, console: Console, *, only: tuple[str, ...] = ()) -> list[Bar]:
-    """Run the bench, print the table, write the JSON.
+    """Run the bench, write the JSON, print the table.
 
     Raises:
         BenchFailed: No attack fits.
@@ -300,6 +300,7 @@ def run(output: Path | None, console: Console, *, only: tuple[str, ...] = ()) ->
                 f"{each.cpu_us_per_connection / 1000:.1f}",
                 f"{each.rate_ratio:.2f}",
             )
-    console.print(table)
     attacked = [{**asdict(each), "rate_ratio": round(each.rate_ratio, 2)} for each in measured]
-    return write_json(output, judge(measured), attacks=attacked)
+    judged = write_json(output, judge(measured), attacks=attacked)
+    console.print(table)
+    return judged

@@ -316,15 +316,16 @@ def _table(measured: Measured) -> Table:
 
 
 def run(output: Path | None, console: Console, *, rows: int, changes: int, memory_mib: int) -> list[Bar]:
-    """Measure, print, and write the JSON."""
+    """Measure, write the JSON, and print."""
     with tempfile.TemporaryDirectory() as directory:
         data = Path(directory) / "data"
         console.print(f"loading {rows} rows and {changes} changes ...")
         prepared: Prepared = _in_fresh_process(prepare, data, rows, changes)
         console.print("scanning ...")
         measured: Measured = _in_fresh_process(measure, data, prepared, memory_mib * MIB)
+    judged = write_json(output, bars(measured), figures=figures(measured), measured=measured)
     console.print(_table(measured))
-    return write_json(output, bars(measured), figures=figures(measured), measured=measured)
+    return judged
 
 
 def _in_fresh_process(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

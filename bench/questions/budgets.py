@@ -72,7 +72,7 @@ def measure() -> collections.Counter[int]:
 
 
 def run(output: Path | None, console: Console) -> list[Bar]:
-    """Run the bench, print the table, write the JSON."""
+    """Run the bench, write the JSON, print the table."""
     kinds = measure()
     table = Table("frame", "grpcio sent", "allowed at once", "share")
     shares = {}
@@ -80,7 +80,6 @@ def run(output: Path | None, console: Console) -> list[Bar]:
         limit = ALLOWANCES[cost].burst
         shares[cost.name] = kinds[kind] / limit
         table.add_row(cost.name, str(kinds[kind]), f"{limit:g}", f"{100 * shares[cost.name]:.1f} %")
-    console.print(table)
     most = max(shares, key=lambda name: shares[name])
     bars = [
         Bar(
@@ -90,4 +89,6 @@ def run(output: Path | None, console: Console) -> list[Bar]:
             ok=shares[most] <= SHARE_MAX,
         )
     ]
-    return write_json(output, bars, sent={cost.name: kinds[kind] for kind, cost in COSTS.items()})
+    write_json(output, bars, sent={cost.name: kinds[kind] for kind, cost in COSTS.items()})
+    console.print(table)
+    return bars

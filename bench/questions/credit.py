@@ -252,7 +252,7 @@ def bars(measured: list[Measured], row_bytes: int) -> list[Bar]:
 
 
 def run(output: Path | None, console: Console) -> list[Bar]:
-    """Measure, print, and write the JSON."""
+    """Measure, write the JSON, and print."""
     measured, row_bytes = trio.run(_measure_all, console)
     table = Table(title=f"credit of {CREDIT_BYTES} bytes; one row's message is {row_bytes} at most; in bytes")
     for heading in ("client", "path", "past it, server", "past it, client", "ahead of a stalled reader"):
@@ -261,11 +261,10 @@ def run(output: Path | None, console: Console) -> list[Bar]:
         past = (each.overrun_server_bytes, each.overrun_client_bytes)
         shown = ("-", "-") if each.client == WINDOW_ONLY else tuple(f"{size:,}" for size in past)
         table.add_row(each.client, each.path, *shown, f"{each.ahead_bytes:,}")
-    console.print(table)
     found = bars(measured, row_bytes)
-    return write_json(
-        output, found, measured=measured, credit_bytes=CREDIT_BYTES, row_message_bytes=row_bytes
-    )
+    write_json(output, found, measured=measured, credit_bytes=CREDIT_BYTES, row_message_bytes=row_bytes)
+    console.print(table)
+    return found
 
 
 async def _measure_all(console: Console) -> tuple[list[Measured], int]:

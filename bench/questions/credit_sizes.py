@@ -145,7 +145,7 @@ def bars(measured: list[Scanned]) -> list[Bar]:
 
 
 def run(output: Path | None, console: Console, *, rounds: int, megabytes: int) -> list[Bar]:
-    """Measure, print, and write the JSON."""
+    """Measure, write the JSON, and print."""
     with (
         tempfile.TemporaryDirectory(prefix="weir-credit-") as directory,
         ServerProcess(Path(directory)) as server,
@@ -164,5 +164,6 @@ def run(output: Path | None, console: Console, *, rounds: int, megabytes: int) -
             if not cells:
                 continue
             table.add_row(f"{credit}{', lags' if lags else ''}", *cells)
+    judged = write_json(output, bars(measured), measured=measured)
     console.print(table)
-    return write_json(output, bars(measured), measured=measured)
+    return judged

@@ -199,7 +199,7 @@ def run(
     names: tuple[str, ...],
     seed: int,
 ) -> list[Bar]:
-    """Run the scenarios, print, and write the JSON; `positions` and `inside` are those of `chosen`."""
+    """Run the scenarios, write the JSON, and print; `positions` and `inside` are those of `chosen`."""
     found = []
     with _progress(console) as told:
         for scenario in SCENARIOS:
@@ -212,10 +212,6 @@ def run(
             with tempfile.TemporaryDirectory() as directory:
                 found.append(trio.run(run_killed, Path(directory) / "data", KILLED_ROWS, KILLS, seed, told))
     judged = bars(found)
-    console.print(_table(found))
-    for each in found:
-        for failure in each.tally.failed:
-            console.print(f"{each.scenario}, cut {failure}", markup=False, highlight=False)
     write_json(
         output,
         judged,
@@ -225,6 +221,10 @@ def run(
         store="rocks" if rocks else "memory",
         seed=seed,
     )
+    console.print(_table(found))
+    for each in found:
+        for failure in each.tally.failed:
+            console.print(f"{each.scenario}, cut {failure}", markup=False, highlight=False)
     return judged
 
 

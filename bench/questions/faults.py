@@ -109,7 +109,7 @@ def bars(found: Found) -> list[Bar]:
 
 
 def run(output: Path | None, console: Console, *, seed: int, cases: range, jobs: int = 1) -> list[Bar]:
-    """Run the cases, print what came of them, and write the JSON."""
+    """Run the cases, write the JSON, and print what came of them."""
     started = time.monotonic()
     with Progress(console=console, disable=not console.is_terminal, transient=True) as progress:
         task = progress.add_task("faults", total=len(cases))
@@ -126,6 +126,7 @@ def run(output: Path | None, console: Console, *, seed: int, cases: range, jobs:
 
         found = run_all(seed, cases, done, jobs=jobs)
     seconds = time.monotonic() - started
+    judged = write_json(output, bars(found), **_document(found), seconds=round(seconds, 1))
     _say(
         console,
         f"seed {seed}: {found.cases} cases of {len(found.kinds)} kinds, {len(found.wrong)} wrong,"
@@ -135,7 +136,7 @@ def run(output: Path | None, console: Console, *, seed: int, cases: range, jobs:
         console,
         "cases by answer: " + ", ".join(f"{name} {count}" for name, count in found.outcomes.most_common()),
     )
-    return write_json(output, bars(found), **_document(found), seconds=round(seconds, 1))
+    return judged
 
 
 def _document(found: Found) -> dict[str, object]:

@@ -112,7 +112,7 @@ class Measured:
 
 
 def run(output: Path | None, console: Console, *, rows: int, rounds: int) -> list[Bar]:
-    """Measure, print, and write the JSON."""
+    """Measure, write the JSON, and print."""
     with (
         tempfile.TemporaryDirectory() as data,
         running_server(Path(data) / "data") as server,
@@ -140,13 +140,14 @@ def run(output: Path | None, console: Console, *, rows: int, rounds: int) -> lis
                     _measure(server, table.new_scan().where(where), rows, rounds, where)
                     for where in (f"amount < {rows // 400}", "account = 'account-00000007'")
                 ]
+    judged = bars(found) + filter_bars(filtered)
+    write_json(output, judged, image=made, made_s=made_s, measured=found, filtered=filtered)
     console.print(_shown(found))
     console.print(_filters_shown(filtered, rows))
     console.print(
         f"the image took {made_s:.1f} s to make and takes {made.disk_bytes / rows:.0f} octets a row"
     )
-    judged = bars(found) + filter_bars(filtered)
-    return write_json(output, judged, image=made, made_s=made_s, measured=found, filtered=filtered)
+    return judged
 
 
 def bars(found: list[Measured]) -> list[Bar]:

@@ -77,7 +77,7 @@ class Beside:
 
 
 def run(output: Path | None, console: Console, *, rows: int, rounds: int) -> list[Bar]:
-    """Measure, print, and write the JSON."""
+    """Measure, write the JSON, and print."""
     with (
         tempfile.TemporaryDirectory() as folder,
         running_server(Path(folder) / "data", "--checkpoint-interval", "0") as server,
@@ -95,8 +95,9 @@ def run(output: Path | None, console: Console, *, rows: int, rounds: int) -> lis
                 found.append(_measure(table, rows, _SERVER, goes_on))
             with _running(lambda: _make_beside(server, data)) as goes_on:
                 found.append(_measure(table, rows, _PROCESS, goes_on))
+    judged = write_json(output, bars(found), measured=found)
     console.print(_shown(found))
-    return write_json(output, bars(found), measured=found)
+    return judged
 
 
 def bars(found: list[Beside]) -> list[Bar]:

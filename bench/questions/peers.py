@@ -107,7 +107,7 @@ class Scale:
 
 
 def run(output: Path | None, plots: Path | None, console: Console, *, scale: Scale) -> list[Bar]:
-    """Measure part by part, print the tables, write the JSON after each part, draw."""
+    """Measure part by part, write the JSON after each part and print its tables, draw."""
     document: dict[str, Any] = {"bench": "peers", "machine": machine(), "scale": asdict(scale), "seconds": {}}
     bars: list[Bar] = []
     for number, part in enumerate(scale.parts):
@@ -117,6 +117,8 @@ def run(output: Path | None, plots: Path | None, console: Console, *, scale: Sca
         document["seconds"][part] = round(time.monotonic() - started)
         document["bars"] = bars
         write_document(output, document)
+        for sheet in sheets(document, part) if part in document else ():
+            console.print(sheet.rich())
     if plots is not None:
         from bench.peers.plots import draw  # It takes a second to load.
 
@@ -132,8 +134,6 @@ def _measure(part: str, scale: Scale, console: Console, document: dict[str, Any]
     except Exception as error:
         console.print_exception()
         return [Bar(f"{part} was measured", f"{type(error).__name__}: {error}", "without an error", ok=False)]
-    for sheet in sheets(document, part):
-        console.print(sheet.rich())
     return bars
 
 

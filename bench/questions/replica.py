@@ -293,15 +293,16 @@ def bars(result: Replicated, kills: int) -> list[Bar]:
 
 
 def run(output: Path | None, console: Console, *, kills: int, seed: int) -> list[Bar]:
-    """Kill, print what happened, and write the JSON."""
+    """Kill, write the JSON, and print what happened."""
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="weir-replica-") as directory:
         result = replicate(Path(directory), kills, seed, console)
     seconds = time.monotonic() - started
+    judged = write_json(output, bars(result, kills), **asdict(result), seconds=round(seconds, 1))
     console.print(
         f"{result.kills} kills {result.killed_at}, seed {seed}: {result.writes} writes, {result.batches} micro-batches,"
         f" {result.changes} changes in the replica, {len(result.wrong)} differences; took {seconds:.0f} s"
     )
     for each in result.wrong[:20]:
         console.print(f"WRONG {each}", markup=False)
-    return write_json(output, bars(result, kills), **asdict(result), seconds=round(seconds, 1))
+    return judged

@@ -240,12 +240,13 @@ def _curve_table(curve: list[Point]) -> Sheet:
 
 
 def run(output: Path | None, console: Console) -> list[Bar]:
-    """Measure, print, and write the JSON."""
+    """Measure, write the JSON, and print."""
     idle = []
     for streams, connections in _cases(console):
         console.print(f"{streams} streams over {connections} connections ...")
         idle.append(measure_idle(streams, connections))
-    console.print(_idle_table(idle).rich())
     curve = measure_curve()
+    judged = write_json(output, bars(idle, curve), idle=idle, curve=curve)
+    console.print(_idle_table(idle).rich())
     console.print(_curve_table(curve).rich())
-    return write_json(output, bars(idle, curve), idle=idle, curve=curve)
+    return judged

@@ -179,7 +179,7 @@ def bars(simulated: Simulated) -> list[Bar]:
 
 
 def run(output: Path | None, console: Console, *, seeds: int, first_seed: int, verbose: bool) -> list[Bar]:
-    """Simulate, print what happened, and write the JSON."""
+    """Simulate, write the JSON, and print what happened."""
     started = time.monotonic()
     with Progress(console=console, disable=verbose or not console.is_terminal, transient=True) as progress:
         task = progress.add_task("simulating", total=seeds)
@@ -193,8 +193,9 @@ def run(output: Path | None, console: Console, *, seeds: int, first_seed: int, v
 
         simulated = run_seeds(first_seed, seeds, done)
     seconds = time.monotonic() - started
+    judged = write_json(output, bars(simulated), **_document(simulated), seconds=round(seconds, 1))
     _print(console, simulated, seconds)
-    return write_json(output, bars(simulated), **_document(simulated), seconds=round(seconds, 1))
+    return judged
 
 
 def _show(outcome: Outcome, console: Console) -> None:

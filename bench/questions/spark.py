@@ -143,7 +143,7 @@ def run(
     tasks: Sequence[int],
     images: bool = False,
 ) -> list[Bar]:
-    """Measure, print, and write the JSON."""
+    """Measure, write the JSON, and print."""
     ways = [Way(source, count) for count in tasks for source in SOURCES]
     measured = {way: Measured() for way in ways}
     with (
@@ -163,8 +163,7 @@ def run(
                 measured[way].rows_per_s.append(round(rows / seconds))
                 measured[way].cpu_us_per_row.append(spent.per_row_us(rows))
                 console.print(f"round {number + 1} of {rounds}: {way}: {rows / seconds:,.0f} rows/s")
-    console.print(_table(measured).rich())
-    return write_json(
+    judged = write_json(
         output,
         judge(measured),
         rows=rows,
@@ -172,6 +171,8 @@ def run(
         batch={"rows": batch.num_rows, "bytes": batch.nbytes},
         ways={str(way): each for way, each in measured.items()},
     )
+    console.print(_table(measured).rich())
+    return judged
 
 
 def judge(measured: Mapping[Way, Measured]) -> list[Bar]:

@@ -212,7 +212,7 @@ def bars(stressed: Stressed) -> list[Bar]:
 
 
 def run(output: Path | None, console: Console, *, seconds: float, seed: int | None) -> list[Bar]:
-    """Stress a server, print what happened, and write the JSON.
+    """Stress a server, write the JSON, and print what happened.
 
     Raises:
         BenchFailed: The server did not start, or did not end with status 0.
@@ -228,8 +228,9 @@ def run(output: Path | None, console: Console, *, seconds: float, seed: int | No
                 stressed = trio.run(stress.run, status)
         else:
             stressed = trio.run(stress.run, None)
+    judged = write_json(output, bars(stressed), **_document(stressed))
     _print(console, stressed, time.monotonic() - started)
-    return write_json(output, bars(stressed), **_document(stressed))
+    return judged
 
 
 def _print(console: Console, stressed: Stressed, seconds: float) -> None:

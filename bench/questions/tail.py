@@ -488,14 +488,14 @@ def render(measured: Measured) -> Iterator[Sheet]:
 
 
 def run(output: Path | None, plots: Path | None, console: Console, *, scale: Scale) -> list[Bar]:
-    """Measure, print, draw, and write the JSON."""
+    """Measure, write the JSON, print, and draw."""
     with question_bars(console) as advance:
         measured = measure(scale, advance)
-    for sheet in render(measured):
-        console.print(sheet.rich())
     found = bars(measured)
     document = asdict(measured)
     write_json(output, found, **document)
+    for sheet in render(measured):
+        console.print(sheet.rich())
     if plots is not None:
         # Matplotlib takes a second to load: only for pictures.
         from bench.questions.tail_plots import draw

@@ -294,11 +294,12 @@ def bars(result: Killed, kills: int) -> list[Bar]:
 
 
 def run(output: Path | None, console: Console, *, kills: int, seed: int) -> list[Bar]:
-    """Kill, print what happened, and write the JSON."""
+    """Kill, write the JSON, and print what happened."""
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as directory:
         result = trio.run(kill_tails, Path(directory) / "data", kills, seed, console)
     seconds = time.monotonic() - started
+    judged = write_json(output, bars(result, kills), **asdict(result), seconds=round(seconds, 1))
     console.print(
         f"{result.kills} kills and {result.cuts} cuts in {result.rounds} rounds, seed {seed}: {result.writes} writes,"
         f" {result.changes} changes folded, {result.lines} lines printed, resumes: trio {result.resumes['trio']},"
@@ -307,4 +308,4 @@ def run(output: Path | None, console: Console, *, kills: int, seed: int) -> list
     for each in result.wrong[:20]:
         console.print(f"WRONG {each}", markup=False)
     console.print(f"took {seconds:.0f} s")
-    return write_json(output, bars(result, kills), **asdict(result), seconds=round(seconds, 1))
+    return judged

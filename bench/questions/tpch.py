@@ -87,7 +87,7 @@ class Plan:
 
 
 def run(output: Path | None, console: Console, *, plan: Plan) -> list[Bar]:
-    """Ask, print, and write the JSON."""
+    """Ask, write the JSON, and print."""
     with tempfile.TemporaryDirectory(prefix="weir-tpch-") as folder:
         data = Path(folder, "parquet")
         console.print(f"generating TPC-H at scale {plan.scale}")
@@ -101,8 +101,7 @@ def run(output: Path | None, console: Console, *, plan: Plan) -> list[Bar]:
                 asked = list(_ask_all(spark, server.endpoint, parquet, lease_id, plan, console))
                 steps = 0 if writer is None else writer.steps - STEPS_BEFORE
         rows = {table: row_count(data, table) for table in TABLES}
-    console.print(_table(asked))
-    return write_json(
+    judged = write_json(
         output,
         judge(asked, plan, steps),
         plan={**asdict(plan), "queries": list(plan.queries)},
@@ -111,6 +110,8 @@ def run(output: Path | None, console: Console, *, plan: Plan) -> list[Bar]:
         writer_steps=steps,
         asked=asked,
     )
+    console.print(_table(asked))
+    return judged
 
 
 def _load(endpoint: str, data: Path, buckets: int, console: Console) -> dict[str, float]:

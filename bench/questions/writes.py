@@ -276,7 +276,7 @@ async def _wait_beside(store: RocksStore, mutations: Mutations) -> Wait:
 def run(
     output: Path | None, console: Console, *, rounds: int, requests: int, rows: int, large: int, load: int
 ) -> list[Bar]:
-    """Measure, print, and write the JSON."""
+    """Measure, write the JSON, and print."""
     rates = {way: Rate([], []) for way in WAYS}
     with tempfile.TemporaryDirectory() as directory, RocksStore.open(Path(directory) / "codecs") as codecs:
         codecs.create_table(TABLE)
@@ -294,15 +294,16 @@ def run(
         disks = _disks(Path(directory) / "disk", requests * rows)
         (mutations,) = _requests(codecs, [_batch(range(large), "large")])
         wait = trio.run(_wait_beside, codecs, mutations)
-    console.print(_table(rates).rich())
     share = wait.longest_open_s / wait.commit_s
+    judged = write_json(output, _bars(rates, share, disks), rates=rates, disk=disks, wait=wait)
+    console.print(_table(rates).rich())
     console.print(
         f"a commit of {wait.rows} rows took {wait.commit_s:.2f} s; of {wait.opens} scans opened beside it the longest"
         f" waited {wait.longest_open_s:.2f} s, {share:.0%} of it"
     )
     for kind, disk in disks.items():
         console.print(f"an octet of {kind} takes {disk.rows} octets as rows and {disk.log} in the log")
-    return write_json(output, _bars(rates, share, disks), rates=rates, disk=disks, wait=wait)
+    return judged
 
 
 def _shuffled(count: int) -> list[int]:

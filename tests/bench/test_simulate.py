@@ -39,6 +39,15 @@ def test_seeds_are_counted(tmp_path: Path) -> None:
     assert document["happened"]["scans"] == document["scans"] > 0
 
 
+def test_what_was_measured_is_written_though_nobody_reads(tmp_path: Path) -> None:
+    """Who reads the tables may be gone when they come."""
+    output, said = tmp_path / "simulate.json", io.StringIO()
+    said.close()
+    with pytest.raises(ValueError, match="closed file"):
+        run(output, Console(file=said), seeds=1, first_seed=SEED, verbose=False)
+    assert json.loads(output.read_text())["seeds"] == 1
+
+
 @pytest.mark.usefixtures("ends_at_once")
 def test_failing_seed_is_one_line(tmp_path: Path) -> None:
     """A seed that fails is one line: its number, the validator, and the command that runs it again."""
