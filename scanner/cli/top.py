@@ -1,6 +1,6 @@
 """`weir top`: the streams of a server, again and again, with what each did since the last look.
 
-`Look` and `compare` are pure: two looks make the rows. The rest asks the server, draws, and waits for a key.
+`Look` and `compare` are pure: two looks make the rows. The rest asks the server, draws, and listens for keys.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ import os
 import select
 import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final
 
 import click
 from rich.console import Console, Group
@@ -150,8 +151,8 @@ def top(interval: float, once: bool, endpoint: str) -> None:
         if once or not is_terminal(sys.stdout):
             _print_looks(client, endpoint, None if once else interval)
         elif Console().is_dumb_terminal:  # There nothing is drawn over.
-            with _keys() as keys:
-                _print_looks(client, endpoint, interval, keys)
+            with _left_by_keys():
+                _print_looks(client, endpoint, interval)
         else:
             _watch(client, endpoint, interval)
 
@@ -171,9 +172,7 @@ def _left_by_interrupt() -> Iterator[None]:
             raise
 
 
-def _print_looks(
-    client: Client, endpoint: str, interval_s: float | None, keys: IO[str] | None = None
-) -> None:
+def _print_looks(client: Client, endpoint: str, interval_s: float | None) -> None:
     """Print one look, or one after another, as `top -b` does."""
     console = Console(width=None if is_terminal(sys.stdout) else _WIDTH_PIPED, highlight=False)
     before = None
@@ -186,21 +185,19 @@ def _print_looks(
         if interval_s is None:
             return
         before = now
-        if not _END_KEYS.isdisjoint(_wait_keys(keys, interval_s)):
-            return
+        time.sleep(interval_s)
 
 
 def _watch(client: Client, endpoint: str, interval_s: float) -> None:
     before = None
-    with _keys() as keys, Live(screen=True, auto_refresh=False) as live:
+    with _left_by_keys(), Live(screen=True, auto_refresh=False) as live:
         while True:
             now = _look(client)
             rows = compare(before, now)
             room = max(1, live.console.height - _LINES_AROUND)
             live.update(render(rows, _title(rows, endpoint), rows_max=room), refresh=True)
             before = now
-            if not _END_KEYS.isdisjoint(_wait_keys(keys, interval_s)):
-                return
+            time.sleep(interval_s)
 
 
 def _look(client: Client) -> Look:
@@ -216,26 +213,35 @@ def _title(rows: Sequence[Row], endpoint: str) -> str:
 
 
 @contextlib.contextmanager
-def _keys() -> Iterator[IO[str] | None]:
-    """Standard input, key by key and without an echo; None if it is no terminal."""
+def _left_by_keys() -> Iterator[None]:
+    """Take keys without an echo, and q as Ctrl-C, also while the server does not answer; if there is a terminal."""
     if not sys.stdin.isatty():
-        yield None
+        yield
         return
     import termios
     import tty
 
-    before = termios.tcgetattr(sys.stdin)
+    keys = sys.stdin.fileno()
+    before = termios.tcgetattr(keys)
+    ours, theirs = os.pipe()
+    arguments = (keys, ours, threading.get_ident())
+    thread = threading.Thread(target=_interrupt_by_key, args=arguments, name="weir keys", daemon=True)
     try:
-        tty.setcbreak(sys.stdin)
-        yield sys.stdin
+        tty.setcbreak(keys)
+        thread.start()
+        yield
     finally:
-        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
+        os.close(theirs)
+        thread.join()
+        os.close(ours)
+        termios.tcsetattr(keys, termios.TCSADRAIN, before)
 
 
-def _wait_keys(keys: IO[str] | None, seconds: float) -> bytes:
-    """The keys that are pressed within so many seconds, those that come together; empty if none is."""
+def _interrupt_by_key(keys: int, until_closed: int, thread: int) -> None:
     poll = select.poll()
-    if keys is not None:
-        poll.register(keys, select.POLLIN)
-    # Not by the file: what it read ahead would wait in it, where poll() does not see it.
-    return os.read(keys.fileno(), _KEYS_MAX) if poll.poll(seconds * 1000) and keys is not None else b""
+    poll.register(keys, select.POLLIN)
+    poll.register(until_closed, 0)  # Errors are told without being asked for.
+    while all(found == keys and told == select.POLLIN for found, told in poll.poll()):
+        if not _END_KEYS.isdisjoint(os.read(keys, _KEYS_MAX)):
+            signal.pthread_kill(thread, signal.SIGINT)
+            return

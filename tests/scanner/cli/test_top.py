@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import signal
+import socket
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
@@ -152,6 +153,20 @@ def test_it_ends_and_leaves_the_terminal_as_it_was(
         assert b"\x1b[?1049l" in rest
         assert b"\x1b[?25h" in rest
         assert b"Traceback" not in rest
+
+
+@pytest.mark.socket
+@pytest.mark.slow
+def test_q_ends_it_while_the_server_does_not_answer() -> None:
+    """No key waits for the call that runs."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        endpoint = f"127.0.0.1:{silent.getsockname()[1]}"
+        with on_a_terminal("top", "-e", endpoint) as (process, terminal):
+            shown_until(terminal, b"\x1b[?25l")
+            os.write(terminal, b"q")
+            rest = shown_until(terminal, b"\x1b[?25h")
+            assert process.wait(WAIT_S) == 0
+        assert b"\x1b[?1049l" in rest
 
 
 def test_interrupted_while_it_begins_to_draw(
