@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import scanner
+import transport
 import weir
 import weir.sync
 from scanner.client import admin
@@ -40,10 +41,16 @@ def test_every_public_name_is_there() -> None:
 def test_type_hints_of_public_names_can_be_evaluated() -> None:
     """As pydantic, FastAPI and beartype do it; pandas and polars, which not everyone has, are not imported for that."""
     public = {
-        f"{face.__name__}.{name}": getattr(face, name) for face in (weir, weir.sync) for name in face.__all__
+        f"{face.__name__}.{name}": getattr(face, name)
+        for face in (weir, weir.sync, transport)
+        for name in face.__all__
     }
     for name, each in list(public.items()):
-        public |= {f"{name}.{member}": value for member, value in vars(each).items() if member[0] != "_"}
+        public |= {
+            f"{name}.{member}": value
+            for member, value in getattr(each, "__dict__", {}).items()
+            if member[0] != "_"
+        }
     failed = set()
     for name, value in public.items():
         each = getattr(value, "fget", None) or getattr(value, "__func__", value)
@@ -53,6 +60,7 @@ def test_type_hints_of_public_names_can_be_evaluated() -> None:
             except (NameError, TypeError) as error:
                 failed.add(f"{name}: {error}")
     assert failed == {
+        "transport.Client.movements: name 'Movements' is not defined",
         "weir.sync.Scan.to_pandas: name 'pd' is not defined",
         "weir.sync.Scan.to_polars: name 'pl' is not defined",
     }

@@ -9,7 +9,7 @@ import socket
 import ssl
 from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import trio
 
@@ -17,7 +17,6 @@ from transport.byte_streams import ByteStream, byte_stream, host_port, keep_shor
 from transport.config import TransportConfig
 from transport.driver import Driver
 from transport.errors import AnswerCut, CallFailed, ConnectionLost, ErrorCode, StatusCode, TlsFailed
-from transport.presence import Movements
 from transport.protocol import calls
 from transport.protocol.connection import ConnectionCore
 from transport.protocol.liveness import Acknowledged
@@ -27,6 +26,9 @@ from transport.stream import Stream
 from transport.tasks import bare
 from transport.tls import PeerCertificate
 from transport.tls_bytes import TlsBytes
+
+if TYPE_CHECKING:
+    from transport.presence import Movements
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

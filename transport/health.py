@@ -7,19 +7,16 @@ NOT_SERVING, and watches end, since an open watch would hold up the drain.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import trio
 from google.protobuf.message import DecodeError, Message
 
+from transport.client import Client
 from transport.errors import CallFailed, StatusCode
 from transport.proto.grpc.health.v1 import health_pb2 as pb
-from transport.server import only_request, unary
-
-if TYPE_CHECKING:
-    from transport.client import Client
-    from transport.server import Handler
-    from transport.stream import ServerStream
+from transport.server import Handler, only_request, unary
+from transport.stream import ServerStream
 
 WHOLE_SERVER: Final = ""
 _PREFIX: Final = "/grpc.health.v1.Health/"

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager, suppress
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import trio
 
+from transport.client import Client
 from transport.errors import TransportError
 from transport.fairness import ROUNDS_TO_READ, give_rounds
 from transport.health import check_health
-
-if TYPE_CHECKING:
-    from transport.client import Client
 
 Movements: TypeAlias = Mapping[int, tuple[int, int]]
 """By the number of each call that runs, the octets that have come, and those that wait to go out."""

@@ -7,7 +7,7 @@ versions have the same octets on the wire, so one implementation answers both.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from google.protobuf import descriptor_pb2
 
@@ -16,10 +16,8 @@ from transport.health import of_short_requests, parse
 from transport.proto.grpc.health.v1 import health_pb2
 from transport.proto.grpc.reflection.v1 import reflection_pb2 as pb
 from transport.proto.grpc.reflection.v1alpha import reflection_pb2 as pb_v1alpha
-
-if TYPE_CHECKING:
-    from transport.server import Handler
-    from transport.stream import ServerStream
+from transport.server import Handler
+from transport.stream import ServerStream
 
 _METHOD: Final = "ServerReflectionInfo"
 _SERVICES: Final = ("grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection")
