@@ -234,13 +234,13 @@ def _plain(value: Any) -> Any:
 
 
 def run(output: Path | None, plots: Path | None, console: Console, *, scale: Scale) -> list[Bar]:
-    """Measure, print, draw, and write the JSON."""
+    """Measure, write the JSON, print, and draw."""
     with question_bars(console) as advance:
         measured = measure(scale, advance)
     document = document_of(measured, scale)
+    write_document(output, document)
     for table in render(document):
         console.print(table)
-    write_document(output, document)
     if plots is not None:
         # Matplotlib takes a second to load: only for pictures.
         from bench.questions.continuation.plots import draw
