@@ -14,9 +14,10 @@ Invariants:
 from __future__ import annotations
 
 import json
+import os
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
 
@@ -196,7 +197,7 @@ class Query:
         text: The statement.
 
     Raises:
-        Failure: It is not one SELECT, or cannot be read.
+        Failure: It is not one SELECT, cannot be read, or reads a pipe.
         UnicodeEncodeError: It is no text; DuckDB's binding would answer with a TypeError.
     """
 
@@ -318,7 +319,10 @@ class Query:
         nodes = list(_nodes(json.loads(tree)))
         if any(node.get("show_type") == "SHOW_SPECIAL" for node in nodes):
             fail("weir sql lists no tables: DuckDB knows those that a query names; weir tables does")
-        return sorted({str(node["table_name"]) for node in nodes if node.get("type") == "BASE_TABLE"})
+        tables = {str(node["table_name"]) for node in nodes if node.get("type") == "BASE_TABLE"}
+        functions = [node for node in nodes if node.get("type") == "TABLE_FUNCTION"]
+        _require_regular_files(tables | {text for node in functions for text in _texts(node)})
+        return sorted(tables)
 
 
 def _require_decimals(table: str, schema: pa.Schema) -> None:
@@ -335,6 +339,17 @@ def _require_decimals(table: str, schema: pa.Schema) -> None:
             )
 
 
+def _require_regular_files(names: Iterable[str]) -> None:
+    """Refuse pipes and devices. DuckDB opens a file each time that it binds the statement: of a pipe the rows are gone.
+
+    Raises:
+        Failure: One of the names is that of such a file.
+    """
+    for name in sorted(names):
+        if os.path.exists(name) and not (os.path.isfile(name) or os.path.isdir(name)):
+            fail(f"{name} is no regular file, and files are read more than once; write it to a file first")
+
+
 def quoted(name: str) -> str:
     """A name as SQL has it."""
     return '"' + name.replace('"', '""') + '"'
@@ -343,6 +358,14 @@ def quoted(name: str) -> str:
 def first_line(error: Exception) -> str:
     """What DuckDB says, without the text of the statement and a stack."""
     return " ".join(str(error).partition("\n\n")[0].split())
+
+
+def _texts(tree: object) -> Iterator[str]:
+    """The strings that are written in a part of the statement."""
+    for node in _nodes(tree):
+        literal = node.get("literal")
+        if isinstance(literal, dict) and literal.get("kind") == "STRING":
+            yield str(literal["text"])
 
 
 def _nodes(tree: object) -> Iterator[dict[str, Any]]:

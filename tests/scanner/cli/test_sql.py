@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import json
+import os
 import threading
 from collections.abc import Callable, Iterator
 from io import BytesIO
@@ -220,6 +221,20 @@ def test_files_and_names_in_quotes(command: Weir, tmp_path: Path) -> None:
     assert objects(command(query, "--format", "json")[1]) == [{"owner": "Ann", "item": "boat"}]
     assert objects(command("SELECT count(*) AS n FROM ITEMS", "--format", "json")[1]) == [{"n": 4}]
     assert command("SELECT 1 AS one", "--format", "csv") == (0, '"one"\n1\n', "")
+
+
+@pytest.mark.parametrize(
+    "query", ["FROM read_csv('{}')", "SELECT (SELECT sum(i) FROM read_json(['x', '{}']) t(i))", "FROM '{}'"]
+)
+def test_a_pipe_is_refused(command: Weir, tmp_path: Path, query: str) -> None:
+    """DuckDB would read it more than once, and find no rows; a name that is a mere value is no file."""
+    os.mkfifo(pipe := tmp_path / "rows.csv")
+    assert command(query.format(pipe), "--format", "csv") == (
+        1,
+        "",
+        f"weir: {pipe} is no regular file, and files are read more than once; write it to a file first\n",
+    )
+    assert command(f"SELECT 1 AS one WHERE '{pipe}' <> ''", "--format", "csv") == (0, '"one"\n1\n', "")
 
 
 def test_more_rows_than_a_person_looks_at(command: Weir) -> None:
