@@ -44,12 +44,18 @@ _BARE_TIME: Final = re.compile(r"-?[0-9]+-[0-9]{2}-[0-9]{2}(T[0-9:.]+)?")
 """As NumPy writes a time; of one with a zone it warns, on standard error, and reads another one."""
 _SHORT_YEAR: Final = re.compile(r"-([0-9]{1,3})-")
 """As NumPy writes the years -1 to -999."""
-_GIVEN_TYPE: Final = re.compile(r"(?P<name>.*\S.*)=(?P<type>[^=\[\]()]*(?:[\[(].*)?)", re.DOTALL)
-"""The last equals sign that is not of the type's own arguments, as in `seen=timestamp[us, tz=UTC]`."""
+_GIVEN_TYPE: Final = re.compile(
+    r'\s*(?:"(?P<quoted>(?:[^"]|"")+)"|(?P<plain>.*?\S.*?))\s*='
+    r"(?P<type>[^=,\[\]()]*(?:[\[(][^\])]*[\])]\s*)?)(?P<more>,|\Z)",
+    re.DOTALL,
+)
+"""A name up to the last equals sign that is not of the type's own arguments, as in `seen=timestamp[us, tz=UTC]`."""
 
 
 def parse_types(texts: Sequence[str]) -> dict[str, pa.DataType]:
-    """Read `--types`: `NAME=TYPE`, several with commas between, a type as `weir describe` shows it or shorter.
+    """Read `--types`: `NAME=TYPE`, several with commas between; a type as `weir describe` shows it or shorter.
+
+    A name is plain or in double quotes, as `app.names` has it.
 
     Raises:
         Failure: It cannot be read, or names a column twice.
@@ -57,14 +63,16 @@ def parse_types(texts: Sequence[str]) -> dict[str, pa.DataType]:
     """
     types: dict[str, pa.DataType] = {}
     for text in texts:
-        for each in re.split(r",(?![^\[(]*[\])])", text):
-            given = _GIVEN_TYPE.fullmatch(each.strip())
+        at, more = 0, ","
+        while more:
+            given = _GIVEN_TYPE.match(text, at)
             if given is None:
-                fail(f"cannot read --types {each.strip()!r}; write NAME=TYPE, for example zip=string")
-            name = given["name"].strip()
+                fail(f"cannot read --types {text[at:].strip()!r}; write NAME=TYPE, for example zip=string")
+            name = given["plain"] or given["quoted"].replace('""', '"')
             if name in types:
                 fail(f"--types names column {name!r} twice")
             types[name] = parse_type(given["type"].strip())
+            at, more = given.end(), given["more"]
     return types
 
 

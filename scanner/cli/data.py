@@ -75,7 +75,8 @@ def _csv_options(command: Callable[..., None]) -> Callable[..., None]:
             multiple=True,
             metavar="NAME=TYPE,...",
             help="Types of columns: as what those of a CSV are read, which are inferred otherwise, and as what those of"
-            " other files are stored, such as a uint64 as int64. A value that does not fit is an error.",
+            " other files are stored, such as a uint64 as int64. A value that does not fit is an error. A name with a"
+            " comma in double quotes.",
         ),
         click.option(
             "--delimiter",

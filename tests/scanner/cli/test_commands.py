@@ -464,6 +464,24 @@ def test_a_file_with_types_is_stored_as_it_is_told(command: Weir, tmp_path: Path
     assert command("drop", "counts", "--yes")[0] == 0
 
 
+def test_a_column_is_named_in_types_as_the_messages_name_it(command: Weir, tmp_path: Path) -> None:
+    """In double quotes where its name has a comma, a blank at an end, or a quote."""
+    names = ["a,b", " x", 'c"d"', "f(a=1)"]
+    path = tmp_path / "named.parquet"
+    columns = dict.fromkeys(names, pa.array([1], pa.uint64()))
+    pq.write_table(pa.table({"id": [1], **columns}), path)
+    given = list[str]()
+    while (answer := command("load", path, "-k", "id", *given))[0]:
+        advice = re.search(r"(--types) (.*)TYPE casts it", answer[2])
+        assert advice is not None, answer
+        given += [advice[1], f"{advice[2]}int64"]
+    assert len(given) == 2 * len(names)
+    assert command("drop", "named", "--yes")[0] == 0
+    together = ",".join(given[1::2])
+    assert command("load", path, "-k", "id", "--types", together)[::2] == (0, "")
+    assert command("drop", "named", "--yes")[0] == 0
+
+
 def test_load_as_it_is_told(command: Weir, tmp_path: Path) -> None:
     """Types, delimiter, quote, encoding and nulls are options; those that make no sense are refused."""
     path = tmp_path / "told.csv"
