@@ -89,9 +89,9 @@ def from_text(texts: pa.Array, kind: pa.DataType, nulls: pa.Array) -> pa.Array:
     """
     if pa.types.is_string(kind):
         return texts
+    texts = trimmed(texts, nulls)
     if pa.types.is_binary(kind):
         return _binary_from_text(texts)
-    texts = trimmed(texts, nulls)
     if pa.types.is_integer(kind) and not all_true(pc.match_substring_regex(texts, _INTEGER)):
         raise pa.ArrowInvalid("not an integer")  # Arrow would read 0x10.
     if pa.types.is_date(kind) or pa.types.is_timestamp(kind):

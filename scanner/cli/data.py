@@ -123,7 +123,7 @@ def _read_csv_options(
         "--null-value": null_values,
     }
     if delimiter is None:
-        delimiter = "\t" if ".tsv" in file.suffixes else ","
+        delimiter = "\t" if ".tsv" in map(str.lower, file.suffixes) else ","
     if delimiter in _TABULATOR:
         delimiter = "\t"
     quote_used = None if quote == "none" else quote

@@ -401,7 +401,9 @@ class _CsvFile:
         self, path: Path, options: CsvOptions, schema: pa.Schema | None, on_read: OnRead | None
     ) -> None:
         self._path = path
-        dialect = options.dialect or CsvDialect(delimiter="\t" if ".tsv" in path.suffixes else ",")
+        dialect = options.dialect or CsvDialect(
+            delimiter="\t" if ".tsv" in map(str.lower, path.suffixes) else ","
+        )
         self._text = CsvText(path, dialect)
         self._null_values = list(options.null_values)
         self._nulls = pa.array(self._null_values, pa.string())

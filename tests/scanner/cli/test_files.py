@@ -25,6 +25,7 @@ from scanner.cli.cells import times_to_text
 from scanner.cli.csv_text import CsvBlock, CsvDialect, CsvText
 from scanner.cli.csv_types import ColumnTypes
 from scanner.cli.files import CsvOptions, RowFile, open_file
+from tests.support.arrow_values import STORED_TYPES
 
 CSV = "id,name,price,day,at,flag,none\n1,ann,1.5,2013-01-01,2013-01-01T10:00:00Z,true,\n2,NA,NA,,NA,NULL,\n"
 
@@ -412,6 +413,23 @@ def test_the_last_cell_is_null_without_a_line_break_behind_it(tmp_path: Path, en
     assert read(opened(path)).column("note").to_pylist() == ["old", None]
     path.write_bytes(b'name,note\nann,old\n"bo",""' + end.encode())
     assert read(opened(path)).column("note").to_pylist() == ["old", ""]
+
+
+@pytest.mark.parametrize("kind", [each for each in STORED_TYPES if each != pa.string()], ids=str)
+def test_a_null_in_quotes(tmp_path: Path, kind: pa.DataType) -> None:
+    """Of any type but strings it is one: some programs put quotes around all values."""
+    path = tmp_path / "data.csv"
+    path.write_text('"id","value"\n"1",""\n"2","NULL"\n')
+    source = opened(path, options=CsvOptions(types={"value": kind}))
+    assert read(source).column("value").to_pylist() == [None, None]
+
+
+@pytest.mark.parametrize("name", ["data.tsv", "DATA.TSV", "data.Tsv.txt"])
+def test_tabs_by_the_name(tmp_path: Path, name: str) -> None:
+    """In capital letters, too, as Windows has it."""
+    path = tmp_path / name
+    path.write_text("id\tnote\n1\ta,b\n")
+    assert read(opened(path)).to_pydict() == {"id": [1], "note": ["a,b"]}
 
 
 def test_a_byte_order_mark_in_front_of_a_block_is_kept(tmp_path: Path) -> None:
