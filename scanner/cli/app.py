@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from scanner import sync
 
 _NAME: Final = re.compile(r'\s*(?:"((?:[^"]|"")*)"|([^,]*?))\s*(?:,|$)')
+_IS_VALUE: Final = re.compile(r"-[0-9]|-.*\s")
+"""What no option is called: a number, or text such as a query that begins with a comment."""
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
@@ -298,8 +300,8 @@ def _with_hint(error: click.UsageError) -> click.ClickException:
     message = error.format_message()
     if "--help" in message:
         return error
-    if isinstance(error, click.NoSuchOption) and error.option_name[1:2].isdigit():
-        message = f"{message.rstrip('.')}; if it is a value, write -- in front of it"
+    if isinstance(error, click.NoSuchOption) and _IS_VALUE.match(error.option_name):
+        message = f"{message.rstrip('.')}; if it is a value, write it at the end, behind --"
     return CommandUnreadable(f"{message.rstrip('.')}; see {path} --help")
 
 

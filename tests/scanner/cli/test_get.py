@@ -62,7 +62,9 @@ def test_a_key_that_begins_with_a_minus(
     for name in ("get", "delete"):
         code, out, err = command(name, "stations", "-7")
         assert (code, out) == (2, "")
-        assert err.endswith(f"'-7'; if it is a value, write -- in front of it; see weir {name} --help\n")
+        assert err.endswith(
+            f"'-7'; if it is a value, write it at the end, behind --; see weir {name} --help\n"
+        )
     words = ["stations", "-e", server.endpoint, "--", "-7", "-1"]
     assert run(["get", "--format", "csv", *words]) == 0
     assert capfdbinary.readouterr().out == b'"id"\n-7\n-1\n'

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import scanner.sync
+from scanner.cli import run
 from scanner.cli.sql import aside, run_into, scans_of_one_state
 from scanner.cli.sql_tables import Query, Runs, ScannedTable
 from scanner.data.literals import Temporal
@@ -221,6 +222,18 @@ def test_files_and_names_in_quotes(command: Weir, tmp_path: Path) -> None:
     assert objects(command(query, "--format", "json")[1]) == [{"owner": "Ann", "item": "boat"}]
     assert objects(command("SELECT count(*) AS n FROM ITEMS", "--format", "json")[1]) == [{"n": 4}]
     assert command("SELECT 1 AS one", "--format", "csv") == (0, '"one"\n1\n', "")
+
+
+def test_a_query_that_begins_with_a_comment(
+    server: RunningServer, command: Weir, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    """It is taken for an option, and the error says where to write it."""
+    query = "-- which?\nSELECT 1 AS one"
+    code, out, err = command(query, "--format", "csv")
+    assert (code, out) == (2, "")
+    assert err.endswith("; if it is a value, write it at the end, behind --; see weir sql --help\n")
+    assert run(["sql", "--format", "csv", "-e", server.endpoint, "--", query]) == 0
+    assert capfdbinary.readouterr().out == b'"one"\n1\n'
 
 
 @pytest.mark.parametrize(
