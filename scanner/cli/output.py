@@ -307,7 +307,9 @@ class _ShownRows:
             self._columns[name] += json_values(column)
 
     def close(self) -> None:
-        text = io.TextIOWrapper(self._file, encoding="utf-8", errors="backslashreplace", write_through=True)
+        # On a terminal of another encoding some octets of UTF-8 are control characters.
+        encoding = sys.stdout.encoding if self._file is sys.stdout.buffer else "utf-8"
+        text = io.TextIOWrapper(self._file, encoding=encoding, errors="backslashreplace", write_through=True)
         try:
             if self._vertical:
                 print_vertically(self._columns, text)

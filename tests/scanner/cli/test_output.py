@@ -8,6 +8,7 @@ import gc
 import io
 import json
 import re
+import sys
 from pathlib import Path
 
 import click
@@ -193,6 +194,29 @@ def test_what_a_terminal_obeys_is_shown() -> None:
         ["line\\nline", "3"],
         ["\\u202eevil", "4"],
     ]
+
+
+@pytest.mark.parametrize("kind", ["table", "vertical"])
+def test_what_people_see_is_in_the_encoding_of_standard_output(
+    monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """To a terminal of Latin 1 the UTF-8 of a capital U with a circumflex would begin a command; a file is UTF-8."""
+    batch = pa.record_batch({"name": ["Û", "漢"]})
+    octets = []
+    for encoding in ("latin-1", "utf-8"):
+        monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding))
+        writer = open_rows(kind, sys.stdout.buffer, batch.schema)
+        writer.write(batch)
+        writer.close()
+        octets.append(sys.stdout.buffer.getvalue())
+    assert b"\xdb\n" in octets[0]
+    assert b"\\u6f22\n" in octets[0]
+    with io.BytesIO() as file:
+        writer = open_rows(kind, file, batch.schema)
+        writer.write(batch)
+        writer.close()
+        assert file.getvalue() == octets[1]
+    assert "Û\n" in octets[1].decode()
 
 
 def test_json_with_what_a_terminal_obeys() -> None:
