@@ -279,7 +279,7 @@ class CsvText:
             fail(f"{self.path} is not {self.dialect.encoding}: octet 0x{octet:02X} on line {line}")
         fail(
             f"{self.path} is not UTF-8: octet 0x{octet:02X} on line {line}; name its encoding, for example"
-            " --encoding latin-1"
+            " --encoding cp1252"
         )
 
     @contextmanager

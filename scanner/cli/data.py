@@ -89,9 +89,7 @@ def _csv_options(command: Callable[..., None]) -> Callable[..., None]:
             default='"',
             help="Encloses values of a CSV. none: quotes are ordinary text. Default: a double quote.",
         ),
-        click.option(
-            "--encoding", metavar="NAME", help="Encoding of a CSV, such as latin-1. Default: UTF-8."
-        ),
+        click.option("--encoding", metavar="NAME", help="Encoding of a CSV, such as cp1252. Default: UTF-8."),
         click.option(
             "--null-value",
             "null_values",
@@ -160,7 +158,7 @@ def _require_encoding(name: str) -> None:
 @click.command(
     epilog=example(
         "weir load flights.csv.zip --primary-key year,month,day,carrier,flight,origin",
-        "weir load people.csv -k id --types zip=string,born=date --encoding latin-1",
+        "weir load people.csv -k id --types zip=string,born=date --encoding cp1252",
         "weir load orders.parquet --table orders --primary-key o_orderkey --buckets 8",
     )
 )

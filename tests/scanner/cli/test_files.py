@@ -405,6 +405,17 @@ def test_a_missing_byte_order_mark_is_told(tmp_path: Path, encoding: str) -> Non
         opened(path, options=options)
 
 
+def test_the_encoding_that_is_advised(tmp_path: Path) -> None:
+    """It is the one of Windows: by Latin 1 its quotes and the sign of the euro are control characters."""
+    path = tmp_path / "data.csv"
+    text = "price\n5 € \u201ccafé\u201d\n"
+    path.write_bytes(text.encode("cp1252"))
+    with pytest.raises(click.ClickException, match="octet 0x80 on line 2; .* --encoding cp1252$"):
+        opened(path)
+    told = CsvOptions(dialect=CsvDialect(encoding="cp1252"))
+    assert read(opened(path, options=told)).column(0).to_pylist() == [text.splitlines()[1]]
+
+
 @pytest.mark.parametrize("end", ["", "\n", "\r\n"])
 def test_the_last_cell_is_null_without_a_line_break_behind_it(tmp_path: Path, end: str) -> None:
     """An empty cell at the very end is null, though the value in front of it is in quotes; and "" is not."""
