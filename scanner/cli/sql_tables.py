@@ -17,7 +17,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
 
@@ -229,12 +229,14 @@ class Query:
             known: Names of the server's tables.
 
         Raises:
-            Failure: A name fits several of them, since SQL's have no case.
+            Failure: A name fits several of them, since SQL's have no case, or none, and is that of a pipe.
         """
         self._known = known
         found = {}
         for name in self._named:
             fitting = [each for each in known if each.casefold() == name.casefold()]
+            if not fitting:
+                _require_regular_file(name)  # To DuckDB a name that is no table may be that of a file.
             if len(fitting) > 1:
                 fail(f"{name!r} may be any of the tables {', '.join(fitting)}: to SQL, names have no case")
             found.update(dict.fromkeys(fitting))
@@ -319,10 +321,11 @@ class Query:
         nodes = list(_nodes(json.loads(tree)))
         if any(node.get("show_type") == "SHOW_SPECIAL" for node in nodes):
             fail("weir sql lists no tables: DuckDB knows those that a query names; weir tables does")
-        tables = {str(node["table_name"]) for node in nodes if node.get("type") == "BASE_TABLE"}
-        functions = [node for node in nodes if node.get("type") == "TABLE_FUNCTION"]
-        _require_regular_files(tables | {text for node in functions for text in _texts(node)})
-        return sorted(tables)
+        for node in nodes:
+            if node.get("type") == "TABLE_FUNCTION":
+                for text in _texts(node):
+                    _require_regular_file(text)
+        return sorted({str(node["table_name"]) for node in nodes if node.get("type") == "BASE_TABLE"})
 
 
 def _require_decimals(table: str, schema: pa.Schema) -> None:
@@ -339,15 +342,14 @@ def _require_decimals(table: str, schema: pa.Schema) -> None:
             )
 
 
-def _require_regular_files(names: Iterable[str]) -> None:
-    """Refuse pipes and devices. DuckDB opens a file each time that it binds the statement: of a pipe the rows are gone.
+def _require_regular_file(name: str) -> None:
+    """Refuse a pipe or a device. DuckDB opens a file whenever it binds the statement: the rows of a pipe are gone then.
 
     Raises:
-        Failure: One of the names is that of such a file.
+        Failure: It is the name of one.
     """
-    for name in sorted(names):
-        if os.path.exists(name) and not (os.path.isfile(name) or os.path.isdir(name)):
-            fail(f"{name} is no regular file, and files are read more than once; write it to a file first")
+    if os.path.exists(name) and not (os.path.isfile(name) or os.path.isdir(name)):
+        fail(f"{name} is no regular file, and files are read more than once; write it to a file first")
 
 
 def quoted(name: str) -> str:

@@ -410,7 +410,7 @@ def test_the_encoding_that_is_advised(tmp_path: Path) -> None:
     path = tmp_path / "data.csv"
     text = "price\n5 € \u201ccafé\u201d\n"
     path.write_bytes(text.encode("cp1252"))
-    with pytest.raises(click.ClickException, match="octet 0x80 on line 2; .* --encoding cp1252$"):
+    with pytest.raises(click.ClickException, match=r"octet 0x80 on line 2; .* --encoding cp1252$"):
         opened(path)
     told = CsvOptions(dialect=CsvDialect(encoding="cp1252"))
     assert read(opened(path, options=told)).column(0).to_pylist() == [text.splitlines()[1]]

@@ -239,8 +239,10 @@ def test_a_query_that_begins_with_a_comment(
 @pytest.mark.parametrize(
     "query", ["FROM read_csv('{}')", "SELECT (SELECT sum(i) FROM read_json(['x', '{}']) t(i))", "FROM '{}'"]
 )
-def test_a_pipe_is_refused(command: Weir, tmp_path: Path, query: str) -> None:
-    """DuckDB would read it more than once, and find no rows; a name that is a mere value is no file."""
+def test_a_pipe_is_refused(
+    command: Weir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, query: str
+) -> None:
+    """DuckDB would read it more than once, and find no rows; a mere value is no file, and a table is none."""
     os.mkfifo(pipe := tmp_path / "rows.csv")
     assert command(query.format(pipe), "--format", "csv") == (
         1,
@@ -248,6 +250,9 @@ def test_a_pipe_is_refused(command: Weir, tmp_path: Path, query: str) -> None:
         f"weir: {pipe} is no regular file, and files are read more than once; write it to a file first\n",
     )
     assert command(f"SELECT 1 AS one WHERE '{pipe}' <> ''", "--format", "csv") == (0, '"one"\n1\n', "")
+    os.mkfifo(tmp_path / "items")
+    monkeypatch.chdir(tmp_path)
+    assert command("SELECT count(*) AS n FROM items", "--format", "csv") == (0, '"n"\n4\n', "")
 
 
 def test_more_rows_than_a_person_looks_at(command: Weir) -> None:
