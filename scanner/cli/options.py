@@ -8,12 +8,27 @@ from typing import Any, TypeVar
 
 import click
 
+from scanner.cli.app import fail, names
+
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 json_lines_option = click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 bucket_option = click.option("--bucket", type=click.IntRange(0), metavar="N", help="Only of this bucket.")
+
+
+def _require_columns(_context: object, _option: object, given: tuple[str, ...]) -> tuple[str, ...]:
+    if given and not names(given):
+        fail("--columns needs at least one column")
+    return given
+
+
 columns_option = click.option(
-    "--columns", "-c", multiple=True, metavar="A,B", help="Only these, in this order."
+    "--columns",
+    "-c",
+    multiple=True,
+    callback=_require_columns,
+    metavar="A,B",
+    help="Only these, in this order.",
 )
 
 

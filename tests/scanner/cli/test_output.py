@@ -204,11 +204,12 @@ def test_what_people_see_is_in_the_encoding_of_standard_output(
     batch = pa.record_batch({"name": ["Û", "漢"]})
     octets = []
     for encoding in ("latin-1", "utf-8"):
-        monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding))
+        shown = io.BytesIO()
+        monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(shown, encoding))
         writer = open_rows(kind, sys.stdout.buffer, batch.schema)
         writer.write(batch)
         writer.close()
-        octets.append(sys.stdout.buffer.getvalue())
+        octets.append(shown.getvalue())
     assert b"\xdb\n" in octets[0]
     assert b"\\u6f22\n" in octets[0]
     with io.BytesIO() as file:

@@ -282,6 +282,7 @@ def test_colours_only_where_they_are_wanted(server: RunningServer, monkeypatch: 
         (["--snapshot", "--from", "0"], "leave --from away"),
         (["--bucket", "9"], "buckets 0..1"),
         (["-c", "nothing"], "nothing"),
+        (["-c", ""], "--columns needs at least one column"),
     ],
 )
 def test_what_makes_no_sense(
