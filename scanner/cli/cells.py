@@ -45,7 +45,7 @@ _BARE_TIME: Final = re.compile(r"-?[0-9]+-[0-9]{2}-[0-9]{2}(T[0-9:.]+)?")
 _SHORT_YEAR: Final = re.compile(r"-([0-9]{1,3})-")
 """As NumPy writes the years -1 to -999."""
 _GIVEN_TYPE: Final = re.compile(
-    r'\s*(?:"(?P<quoted>(?:[^"]|"")+)"|(?P<plain>.*?\S.*?))\s*='
+    r'\s*(?:"(?P<quoted>(?:[^"]|"")*)"|(?P<plain>\S.*?))\s*='
     r"(?P<type>[^=,\[\]()]*(?:[\[(][^\])]*[\])]\s*)?)(?P<more>,|\Z)",
     re.DOTALL,
 )
@@ -68,7 +68,7 @@ def parse_types(texts: Sequence[str]) -> dict[str, pa.DataType]:
             given = _GIVEN_TYPE.match(text, at)
             if given is None:
                 fail(f"cannot read --types {text[at:].strip()!r}; write NAME=TYPE, for example zip=string")
-            name = given["plain"] or given["quoted"].replace('""', '"')
+            name = given["plain"] or given["quoted"].replace('""', '"')  # A column may have no name.
             if name in types:
                 fail(f"--types names column {name!r} twice")
             types[name] = parse_type(given["type"].strip())

@@ -465,8 +465,8 @@ def test_a_file_with_types_is_stored_as_it_is_told(command: Weir, tmp_path: Path
 
 
 def test_a_column_is_named_in_types_as_the_messages_name_it(command: Weir, tmp_path: Path) -> None:
-    """In double quotes where its name has a comma, a blank at an end, or a quote."""
-    names = ["a,b", " x", 'c"d"', "f(a=1)"]
+    """In double quotes where its name has a comma, a blank at an end, or a quote, or is empty."""
+    names = ["a,b", " x", 'c"d"', "f(a=1)", ""]
     path = tmp_path / "named.parquet"
     columns = dict.fromkeys(names, pa.array([1], pa.uint64()))
     pq.write_table(pa.table({"id": [1], **columns}), path)
