@@ -21,7 +21,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from scanner.proto.weir.v1 import scanner_pb2 as pb
+from scanner.server.scan.interface import SourceScan
 from scanner.server.scan.tokens import MODEL_PUSH, TOKEN_OVERHEAD_BYTES, TokenState, stop_id
+from scanner.sources.log import LogSource
 from scanner.wire.batches import (
     ANY_CHANGES,
     ANY_GROUP_EPOCH,
@@ -33,31 +35,16 @@ from scanner.wire.batches import (
 
 if TYPE_CHECKING:
     from scanner.server.scan.interface import BatchLimits
-    from scanner.server.scan.tokens import TokenMint
-    from scanner.server.tables.bucket import ServedBucket
-    from scanner.server.tables.catalog import ServedTable
-    from scanner.server.tables.open_scan import OpenScan
     from scanner.sources.interface import EndReason
-    from scanner.sources.log import LogSource
     from scanner.wire.batches import Parts
-    from scanner.wire.queries import ScanQuery
 
 _ORDINAL_MAX: Final = 2**64 - 1
 
 
 @dataclass(slots=True)
-class LogScan:
+class LogScan(SourceScan[LogSource]):
     """One open scan of a changelog: a `scanner.server.scan.interface.PushedScan`. Made by the opener."""
 
-    scan: OpenScan[LogSource]
-    """To be closed by the one that opened it."""
-    bucket: ServedBucket
-    table: ServedTable
-    query: ScanQuery
-    """With its columns."""
-    mint: TokenMint = field(repr=False)
-    history: bytes
-    """The history of the bucket that its position is of."""
     stop_offset: int | None
     """Where it ends; None: nowhere."""
     source: int = pb.SCAN_SOURCE_LOG
@@ -73,16 +60,6 @@ class LogScan:
         self._schema_told = self.table.schema.schema_id_of(self.query)
 
     @property
-    def rows(self) -> int:
-        """See `PushedScan`."""
-        return self.scan.source.rows
-
-    @property
-    def pending(self) -> bool:
-        """See `PushedScan`."""
-        return self.scan.source.pending_bytes > 0
-
-    @property
     def waiting(self) -> bool:
         """See `PushedScan`."""
         source = self.scan.source
@@ -92,11 +69,6 @@ class LogScan:
     def endless(self) -> bool:
         """See `PushedScan`."""
         return self.stop_offset is None
-
-    @property
-    def end(self) -> EndReason | None:
-        """See `PushedScan`."""
-        return None if self.scan.parked else self.scan.source.end
 
     @property
     def steps_take_long(self) -> bool:
@@ -172,7 +144,7 @@ class LogScan:
             row_ordinal=source.rows,
             history=self.history,
             schema_id=self.table.schema.schema_id_of(self.query),
-            scanned=pb.ScannedBucket(table_id=self.table.table_id, bucket=self.query.bucket),
+            scanned=self.scanned(),
             resume_token=self.token(),
         )
 

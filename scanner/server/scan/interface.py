@@ -10,14 +10,19 @@ Every call returns within a few milliseconds, and none of them waits.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, Protocol
+
+from scanner.proto.weir.v1 import scanner_pb2 as pb
+from scanner.server.tables.open_scan import OpenScan, SourceT
 
 if TYPE_CHECKING:
-    from scanner.proto.weir.v1 import scanner_pb2 as pb
-    from scanner.server.tables.open_scan import OpenScan
+    from scanner.server.scan.tokens import TokenMint
+    from scanner.server.tables.bucket import ServedBucket
+    from scanner.server.tables.catalog import ServedTable
     from scanner.sources.interface import EndReason
     from scanner.wire.batches import Parts
+    from scanner.wire.queries import ScanQuery
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,3 +108,38 @@ class PushedScan(Protocol):
 
     def ended(self, reason: EndReason) -> pb.ScanEnd:
         """The last message."""
+
+
+@dataclass(slots=True)
+class SourceScan(Generic[SourceT]):
+    """What the scans that read one source all their life have in common. Made by their openers."""
+
+    scan: OpenScan[SourceT]
+    """To be closed by the one that opened it."""
+    bucket: ServedBucket
+    table: ServedTable
+    query: ScanQuery
+    """With its columns."""
+    mint: TokenMint = field(repr=False)
+    """Makes its tokens."""
+    history: bytes
+    """The history of the bucket that its state or its position is of."""
+
+    @property
+    def rows(self) -> int:
+        """See `PushedScan`."""
+        return self.scan.source.rows
+
+    @property
+    def pending(self) -> bool:
+        """See `PushedScan`."""
+        return self.scan.source.pending_bytes > 0
+
+    @property
+    def end(self) -> EndReason | None:
+        """See `PushedScan`."""
+        return None if self.scan.parked else self.scan.source.end
+
+    def scanned(self) -> pb.ScannedBucket:
+        """Which bucket it reads."""
+        return pb.ScannedBucket(table_id=self.table.table_id, bucket=self.query.bucket)

@@ -13,46 +13,33 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from scanner.proto.weir.v1 import scanner_pb2 as pb
+from scanner.server.scan.interface import SourceScan
 from scanner.server.scan.tokens import TOKEN_OVERHEAD_BYTES, TokenState
+from scanner.sources.kv import KvSource
 from scanner.wire.batches import encode_row_batch, encode_rows, encode_schema, row_batch_overhead
 
 if TYPE_CHECKING:
     from scanner.server.scan.interface import BatchLimits
     from scanner.server.scan.read_sources import ReadSource
-    from scanner.server.scan.tokens import TokenMint
-    from scanner.server.tables.bucket import ServedBucket
-    from scanner.server.tables.catalog import ServedTable
-    from scanner.server.tables.open_scan import OpenScan
     from scanner.sources.interface import EndReason
-    from scanner.sources.kv import KvSource
     from scanner.wire.batches import Parts
-    from scanner.wire.queries import ScanQuery
 
 _ORDINAL_MAX: Final = 2**64 - 1
 
 
 @dataclass(slots=True)
-class KvScan:
+class KvScan(SourceScan[KvSource]):
     """One open scan: a `scanner.server.scan.interface.PushedScan`. Made by the opener.
 
     The pull models read `scan` page by page instead, and take the tokens.
     """
 
-    scan: OpenScan[KvSource]
-    """To be closed by the one that opened it."""
-    bucket: ServedBucket
-    table: ServedTable
-    query: ScanQuery
     read_source: ReadSource
     """What it is read from now; a reopened scan may have another one."""
-    mint: TokenMint = field(repr=False)
-    """Makes its tokens."""
-    history: bytes
-    """The history of the bucket that its state is of."""
     source: int
     """Number of the wire's ScanSource, for the tokens."""
     model: int
@@ -67,21 +54,6 @@ class KvScan:
     def log_offset(self) -> int:
         """What it is as of, parked or not."""
         return self.scan.source.log_offset
-
-    @property
-    def rows(self) -> int:
-        """See `PushedScan`."""
-        return self.scan.source.rows
-
-    @property
-    def pending(self) -> bool:
-        """See `PushedScan`."""
-        return self.scan.source.pending_bytes > 0
-
-    @property
-    def end(self) -> EndReason | None:
-        """See `PushedScan`."""
-        return None if self.scan.parked else self.scan.source.end
 
     @property
     def waiting(self) -> bool:
@@ -161,10 +133,6 @@ class KvScan:
             scanned=self.scanned(),
             resume_token=self.token(),
         )
-
-    def scanned(self) -> pb.ScannedBucket:
-        """Which bucket it reads."""
-        return pb.ScannedBucket(table_id=self.table.table_id, bucket=self.query.bucket)
 
     def heartbeat(self) -> pb.Heartbeat:
         """See `PushedScan`."""

@@ -144,9 +144,9 @@ class ScanOpener:
             bucket,
             table,
             query,
-            reading.read_source,
-            mint=self._tokens.mint_of(query, principal),
-            history=bucket.storage.lineage.history_of(scan.source.log_offset),
+            self._tokens.mint_of(query, principal),
+            bucket.storage.lineage.history_of(scan.source.log_offset),
+            read_source=reading.read_source,
             source=source,
             model=model,
         )
