@@ -164,12 +164,7 @@ class Table:
         Cancellation:
             Part of the rows may have been written.
         """
-        operation = pb.WriteRequest.OPERATION_UPSERT
-        async with open_writer(
-            self._connection, self.description, self.table_id, operation, on_acknowledged
-        ) as writer:
-            await writer.write(rows)
-        return writer.result
+        return await self._write(pb.WriteRequest.OPERATION_UPSERT, rows, on_acknowledged)
 
     def open_writer(
         self, on_acknowledged: OnAcknowledged | None = None
@@ -197,7 +192,11 @@ class Table:
             Part of the keys may have been deleted.
         """
         rows = await self._read_keys(keys)
-        operation = pb.WriteRequest.OPERATION_DELETE
+        return await self._write(pb.WriteRequest.OPERATION_DELETE, rows, on_acknowledged)
+
+    async def _write(
+        self, operation: pb.WriteRequest.Operation, rows: Rows, on_acknowledged: OnAcknowledged | None
+    ) -> WriteResult:
         async with open_writer(
             self._connection, self.description, self.table_id, operation, on_acknowledged
         ) as writer:
