@@ -14,8 +14,6 @@ if TYPE_CHECKING:
         CheckpointInfo,
         CompactedLog,
         DrainBegun,
-        ImageInfo,
-        ImageState,
         LogPinInfo,
         ScanInfo,
         SnapshotInfo,
@@ -40,6 +38,7 @@ if TYPE_CHECKING:
     from scanner.data.digest import combine_digests, join_digests
     from scanner.data.folding import Fold
     from scanner.data.half_applied import HalfApplied
+    from scanner.data.images import ImageInfo, ImageState
     from scanner.data.keys import KeyRange
     from scanner.data.table import TableDescription
     from scanner.errors import (
@@ -199,8 +198,7 @@ __all__ = [
 
 _HOMES: Final = {
     "scanner.client.admin": (
-        "CheckpointInfo CompactedLog DrainBegun ImageInfo ImageState LogPinInfo ScanInfo SnapshotInfo "
-        "StreamInfo"
+        "CheckpointInfo CompactedLog DrainBegun LogPinInfo ScanInfo SnapshotInfo StreamInfo"
     ),
     "scanner.client.client": "Client connect",
     "scanner.client.credentials": "read_token tls",
@@ -224,6 +222,7 @@ _HOMES: Final = {
     "scanner.client.point_reads": "GetResult",
     "scanner.client.log_measures": "MeasuredLog",
     "scanner.data.half_applied": "HalfApplied",
+    "scanner.data.images": "ImageInfo ImageState",
     "scanner.client.leases": "Lease LeasedBucket LeaseInfo LeaseState LeaseTarget NotLeased",
     "scanner.client.offsets": "OffsetRange OffsetsAt",
     "scanner.client.scan.builder": "ScanMode ScanPlan ScanSource",

@@ -12,7 +12,7 @@ from scanner.cli.options import bucket_option
 from scanner.cli.units import counted
 
 if TYPE_CHECKING:
-    from scanner.client.admin import ImageState
+    from scanner.data.images import ImageState
 
 
 @click.command(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from scanner.data.images import ImageInfo, ImageState
 from scanner.proto.weir.v1 import admin_pb2 as pb
 from transport import StallReason, StallTimes
 
@@ -140,36 +141,6 @@ class LogPinInfo:
     """Whose it is."""
     offset: int
     """The oldest change that it needs."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ImageInfo:
-    """A columnar image of a bucket, which whole scans read instead of its rows."""
-
-    bucket: int
-    """Its number, from 0."""
-    log_offset: int
-    """It shows the changes with a smaller offset."""
-    log_behind: int
-    """Changes of the bucket since then."""
-    rows: int
-    """In the image."""
-    disk_bytes: int
-    """Length of its file."""
-    memory_bytes: int
-    """What it takes of the server's memory while no scan reads it, about."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ImageState:
-    """Whether a bucket has a columnar image, and why."""
-
-    bucket: int
-    """Its number, from 0."""
-    image: ImageInfo | None
-    """None: it has none."""
-    why: str
-    """Why it has one or none, and when one is made by itself: a phrase for people. Empty: the server is older."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -21,8 +21,6 @@ from scanner.client.admin import (
     CheckpointInfo,
     CompactedLog,
     DrainBegun,
-    ImageInfo,
-    ImageState,
     SnapshotInfo,
     StreamInfo,
     checkpoint_from_proto,
@@ -50,6 +48,7 @@ from scanner.client.leases import Leasable, Lease, LeaseInfo, Leases, new_lease_
 from scanner.client.retries import RETRIES_DEFAULT, RETRIES_MAX, RetryPolicy
 from scanner.client.scan.builder import ScanPlan
 from scanner.client.table import Scan, Table
+from scanner.data.images import ImageInfo, ImageState
 from scanner.data.table import BUCKETS_MAX, TableDescription
 from scanner.errors import (
     ArgumentInvalid,

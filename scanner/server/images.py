@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
+from scanner.data.images import ImageInfo, ImageState
 from scanner.data.key_ranges import SplitWish
 from scanner.data.keys import ALL_KEYS
 from scanner.errors import ArgumentInvalid, DiskFull, ScannerError, StoreClosed, StoreFailed, TableNotFound
@@ -51,31 +52,6 @@ _FILES_BY_ROWS: Final = 4
 _ROOM_BYTES: Final = 1024 * 1024
 """With less room than this for what is written next, another image goes."""
 _logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class ImageInfo:
-    """An image that a bucket has."""
-
-    bucket: int
-    log_offset: int
-    """It shows the changes with a smaller offset."""
-    log_behind: int
-    """Changes of the bucket since then."""
-    rows: int
-    disk_bytes: int
-    memory_bytes: int
-    """What it and its delta take while no scan reads it, about."""
-
-
-@dataclass(frozen=True, slots=True)
-class ImageState:
-    """Whether a bucket has an image, and why."""
-
-    bucket: int
-    image: ImageInfo | None
-    why: str
-    """Why there is one or none, and when one is made by itself: a phrase for people."""
 
 
 @dataclass(slots=True)
@@ -263,7 +239,8 @@ class ImageKeeper:
             why = f"being made; {making.rows} rows are written"
         else:
             why = self._verdict(bucket).why
-        return ImageState(index, None if image is None else _info(index, bucket, image), why)
+        info = None if image is None else _info(index, bucket, image)
+        return ImageState(bucket=index, image=info, why=why)
 
     def _verdict(self, bucket: ServedBucket) -> Verdict:
         return judge(self._config, bucket.image.use, _shown(bucket), trio.current_time())

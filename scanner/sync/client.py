@@ -18,8 +18,6 @@ from scanner.client.admin import (
     CheckpointInfo,
     CompactedLog,
     DrainBegun,
-    ImageInfo,
-    ImageState,
     SnapshotInfo,
     StreamInfo,
 )

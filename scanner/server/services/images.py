@@ -13,7 +13,8 @@ from scanner.wire.queries import parse_request
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-    from scanner.server.images import ImageInfo, ImageKeeper
+    from scanner.data.images import ImageInfo
+    from scanner.server.images import ImageKeeper
     from scanner.server.tables.catalog import Catalog
     from transport import ServerStream
 
