@@ -76,18 +76,17 @@ def open_client_again(
     return open_client(options)
 
 
-def ask_again(question: Callable[[], T], pause: Callable[[float], None] = time.sleep) -> T:
+def ask_again(question: Callable[[], T]) -> T:
     """Ask over a connection that is there, and again while the server is away behind a proxy, which answers for it.
 
     Args:
         question: As that of `ask`.
-        pause: Waits.
 
     Raises:
         ServerUnavailable: As for the last of `_ATTEMPTS` questions; or the client has waited for the server by itself.
         ScannerError: As `question` does.
 
-    Waits: For the answers, and between attempts by `pause`.
+    Waits: For the answers, and between attempts.
     """
     for failed in range(1, _ATTEMPTS):
         try:
@@ -95,7 +94,7 @@ def ask_again(question: Callable[[], T], pause: Callable[[float], None] = time.s
         except scanner.ServerUnavailable as error:
             if "attempts" in error.metadata:
                 raise
-            _back_off(failed, pause)
+            _back_off(failed, time.sleep)
     return question()
 
 

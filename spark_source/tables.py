@@ -83,7 +83,7 @@ class TableRead:
             parse_where(condition)
         except ArgumentInvalid as error:
             raise refused("where", condition, error.message) from None
-        before = self._given("where")
+        before = next((text for each, text in self.options.items() if each.lower() == "where"), None)
         return self._with("where", condition if before is None else f"({before}) AND ({condition})")
 
     def select(self, *columns: str) -> TableRead:
@@ -141,9 +141,6 @@ class TableRead:
         options = SourceOptions.parse(self.options)
         with PlainErrors():
             return ask(options, lambda client: _stored_bytes(client, options.table, threshold)) <= threshold
-
-    def _given(self, name: str) -> str | None:
-        return next((text for each, text in self.options.items() if each.lower() == name.lower()), None)
 
     def _with(self, name: str, text: str) -> TableRead:
         others = {each: value for each, value in self.options.items() if each.lower() != name.lower()}

@@ -205,7 +205,6 @@ def rotate_token_keys(
     *,
     overlap_s: float = OVERLAP_S_DEFAULT,
     now_s: Callable[[], float] = time.time,
-    random: Callable[[int], bytes] = secrets.token_bytes,
 ) -> TokenKeys:
     """Give a data directory a new current key; the one before stays accepted for `overlap_s`.
 
@@ -215,8 +214,8 @@ def rotate_token_keys(
         DataCorrupted, StoreFailed: As `load_token_keys`; nothing has changed.
         ValueError: As `TokenKeys.rotate`; nothing has changed.
     """
-    keys = load_token_keys(store, now_s=now_s, random=random)
-    rotated = keys.rotate(now_s=now_s(), overlap_s=overlap_s, random=random)
+    keys = load_token_keys(store, now_s=now_s)
+    rotated = keys.rotate(now_s=now_s(), overlap_s=overlap_s)
     store.write_document(TOKEN_KEYS_DOCUMENT, rotated.to_document())
     return rotated
 
