@@ -156,7 +156,10 @@ class BucketReader(Protocol):
 
 
 class Bucket(Protocol):
-    """One shard of a table: rows by key, and the changelog that produced them."""
+    """One shard of a table: rows by key, and the changelog that produced them.
+
+    Once it was closed, whatever reads storage or writes it raises StoreClosed.
+    """
 
     @property
     def log_start(self) -> int:
@@ -168,11 +171,7 @@ class Bucket(Protocol):
 
     @property
     def log_bytes(self) -> int:
-        """Rough stored size of the changes in [log_start, log_end), in bytes; falls at once with `truncate_log`.
-
-        Raises:
-            StoreClosed: the bucket was closed.
-        """
+        """Rough stored size of the changes in [log_start, log_end), in bytes; falls at once with `truncate_log`."""
 
     def log_bytes_from(self, offset: int) -> int:
         """The part of `log_bytes` that the changes from an offset on have; all of it, of one at or before log_start.
@@ -180,7 +179,6 @@ class Bucket(Protocol):
         Raises:
             OffsetOutOfRange: Retention passes the offset now.
             DataCorrupted: the change is missing, or its record is damaged.
-            StoreClosed: the bucket was closed.
         """
 
     @property
@@ -237,7 +235,6 @@ class Bucket(Protocol):
 
         Raises:
             StoreFailed, DataCorrupted: Not even that; nothing can be read. It can be tried again.
-            StoreClosed: the bucket was closed.
         """
 
     def close_idle(self) -> None:
@@ -275,7 +272,6 @@ class Bucket(Protocol):
         Raises:
             DataCorrupted: a before-image could not be read.
             StoreFailed: the disk refused, now or at an earlier commit.
-            StoreClosed: the bucket was closed.
         """
 
     def commit_prepared(
@@ -305,7 +301,6 @@ class Bucket(Protocol):
         Raises:
             StoreFailed: the disk refused. Whether the mutations survive is unknown until the store is reopened;
                 until then every further commit raises this. Or the log's end has moved: nothing was written.
-            StoreClosed: the bucket was closed.
         """
 
     def commit(
@@ -322,18 +317,10 @@ class Bucket(Protocol):
         """
 
     def open_snapshot(self) -> BucketSnapshot:
-        """Open a snapshot as of `log_end`. Not while a commit runs: its changes would be seen but not counted.
-
-        Raises:
-            StoreClosed: the bucket was closed.
-        """
+        """Open a snapshot as of `log_end`. Not while a commit runs: its changes would be seen but not counted."""
 
     def open_reader(self) -> BucketReader:
-        """Open a reader of single rows as of `log_end`. Not while a commit runs, as `open_snapshot`.
-
-        Raises:
-            StoreClosed: the bucket was closed.
-        """
+        """Open a reader of single rows as of `log_end`. Not while a commit runs, as `open_snapshot`."""
 
     def read_changes(self, start_offset: int, end_offset: int) -> Iterator[Change]:
         """Read the changes of [start_offset, end_offset), in offset order.
@@ -342,7 +329,6 @@ class Bucket(Protocol):
             OffsetOutOfRange: the range is not inside [log_start, log_end]; the message names both, and
                 `oldest_offset` is log_start. Also while reading, when a truncation overtakes it.
             DataCorrupted: an offset is missing or a record is damaged.
-            StoreClosed: the bucket was closed.
         """
 
     def read_change_block(self, start_offset: int, end_offset: int, bytes_max: int) -> ChangeBlock:
@@ -364,7 +350,6 @@ class Bucket(Protocol):
         Raises:
             OffsetOutOfRange: the offset is not inside [log_start, log_end).
             DataCorrupted: the change is missing, or its record is damaged.
-            StoreClosed: the bucket was closed.
         """
 
     def measure_entries(self, start_offset: int, entries_max: int, bytes_max: int) -> list[EntrySize]:
@@ -381,7 +366,6 @@ class Bucket(Protocol):
         Raises:
             OffsetOutOfRange: the offset is not inside [log_start, log_end].
             DataCorrupted: a change is missing, a record is damaged, or no entry begins there.
-            StoreClosed: the bucket was closed.
         """
 
     def offset_at(self, timestamp_us: int) -> int:
@@ -395,7 +379,6 @@ class Bucket(Protocol):
 
         Raises:
             DataCorrupted: an offset is missing or a record is damaged.
-            StoreClosed: the bucket was closed.
         """
 
     def split(self, wish: SplitWish, key_range: KeyRange = ALL_KEYS) -> BucketSplit:
@@ -410,7 +393,6 @@ class Bucket(Protocol):
 
         Raises:
             StoreFailed, DataCorrupted: the disk refused, or a file is damaged.
-            StoreClosed: the bucket was closed.
         """
 
     def truncate_log(self, start_offset: int) -> None:
@@ -426,7 +408,6 @@ class Bucket(Protocol):
 
         Raises:
             StoreFailed: the disk refused; as after a failed commit.
-            StoreClosed: the bucket was closed.
         """
 
     def log_is_readable(self) -> bool:
@@ -437,7 +418,6 @@ class Bucket(Protocol):
 
         Raises:
             StoreFailed: the disk refused.
-            StoreClosed: the bucket was closed.
         """
 
     @property
@@ -453,7 +433,6 @@ class Bucket(Protocol):
 
         Raises:
             StoreFailed: the disk refused.
-            StoreClosed: the bucket was closed.
         """
 
     def free_log(self) -> bool:
@@ -468,7 +447,6 @@ class Bucket(Protocol):
         Raises:
             StoreFailed: the disk refused.
             DataCorrupted: a file is damaged.
-            StoreClosed: the bucket was closed.
         """
 
     def join_log(self) -> bool:
@@ -482,7 +460,6 @@ class Bucket(Protocol):
         Raises:
             StoreFailed: the disk refused.
             DataCorrupted: a file is damaged; nothing was done.
-            StoreClosed: the bucket was closed.
         """
 
     def compact(self) -> None:
@@ -493,12 +470,14 @@ class Bucket(Protocol):
         Raises:
             StoreFailed: the disk refused.
             DataCorrupted: a file is damaged.
-            StoreClosed: the bucket was closed.
         """
 
 
 class Store(Protocol):
-    """Tables, their schemas and their buckets."""
+    """Tables, their schemas and their buckets.
+
+    Once it was closed, whatever reads storage or writes it raises StoreClosed.
+    """
 
     def tables(self) -> list[TableDescription]:
         """All tables, ordered by name."""
@@ -515,7 +494,6 @@ class Store(Protocol):
 
         Raises:
             TableNotFound: no such table.
-            StoreClosed: the store was closed.
         """
 
     def create_table(self, description: TableDescription) -> None:
@@ -576,7 +554,6 @@ class Store(Protocol):
             BucketNotFound: the table has fewer buckets; the message says how many.
             DataCorrupted: its files are damaged.
             StoreFailed: the disk refused.
-            StoreClosed: the store was closed.
         """
 
     def create_checkpoint(self, name: str, index: int) -> Checkpoint:
@@ -589,7 +566,6 @@ class Store(Protocol):
             TableNotFound, BucketNotFound: there is no such bucket.
             DataCorrupted: its files are damaged.
             StoreFailed: the disk refused.
-            StoreClosed: the store was closed.
         """
 
     def checkpoints(self, name: str, index: int) -> list[Checkpoint]:
@@ -598,7 +574,6 @@ class Store(Protocol):
         Raises:
             TableNotFound, BucketNotFound: there is no such bucket.
             StoreFailed: the disk refused.
-            StoreClosed: the store was closed.
         """
 
     def open_checkpoint(
@@ -617,7 +592,6 @@ class Store(Protocol):
             TableNotFound, BucketNotFound: there is no such bucket, or the table of that name is another one.
             DataCorrupted: its files are damaged.
             StoreFailed: the disk refused.
-            StoreClosed: the store was closed.
         """
 
     def drop_checkpoint(self, name: str, index: int, checkpoint_id: int, table_id: int | None = None) -> None:
@@ -632,7 +606,6 @@ class Store(Protocol):
         Raises:
             TableNotFound, BucketNotFound: there is no such bucket, or the table of that name is another one.
             StoreFailed: the disk refused.
-            StoreClosed: the store was closed.
         """
 
     def image_path(self, table_id: int, index: int) -> Path | None:
@@ -647,7 +620,6 @@ class Store(Protocol):
         Raises:
             ArgumentInvalid: the name is not one.
             StoreFailed: the disk refused.
-            StoreClosed: the store was closed.
         """
 
     def write_document(self, name: str, content: bytes) -> None:
@@ -660,7 +632,6 @@ class Store(Protocol):
         Raises:
             ArgumentInvalid: the name is not one.
             StoreFailed: the disk refused; the old one is still there.
-            StoreClosed: the store was closed.
         """
 
     @property
