@@ -6,10 +6,11 @@ import time
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import trio
 
+from scanner.errors import StoreFailed
 from scanner.server.clock import WallClock
 from scanner.server.config import ScannerConfig
 from scanner.server.maintenance import Maintenance
@@ -102,6 +103,11 @@ class Kept:
         """The ids that a scan of source SNAPSHOT delivers."""
         query = ScanQuery(table="items", bucket=index)
         return await self.scan(await self.snapshots.open(query, "anna", lease_id))
+
+
+def refuse(*_: object) -> NoReturn:
+    """In place of a method of storage: its disk is full."""
+    raise StoreFailed("no space left on the test")
 
 
 def lease_of(principal: str, lease_id: str) -> LeaseKey:

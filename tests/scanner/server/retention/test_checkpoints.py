@@ -19,12 +19,12 @@ from scanner.server.retention.lease_targets import Choice
 from scanner.storage.memory.store import MemoryStore
 from scanner.storage.rocksdb.store import RocksStore
 from scanner.wire.queries import ScanQuery
-from tests.support.maintenance import open_maintenance, target
+from tests.support.maintenance import open_maintenance, refuse, target
 from tests.support.scans import description
 
 if TYPE_CHECKING:
     from scanner.server.tables.snapshots import SnapshotHold
-    from scanner.storage.interface import Checkpoint, Store
+    from scanner.storage.interface import Store
 
 pytestmark = pytest.mark.rocks
 
@@ -85,10 +85,6 @@ async def test_of_buckets_that_were_written_only(store: Store) -> None:
 
 async def test_none_keeps_disk_that_was_given_back(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """One of the same state is made, and those before it go then, but for leased ones; from then on it is as ever."""
-
-    def refuse(*_: object) -> Checkpoint:
-        raise StoreFailed("no space left on the test")
-
     async with open_maintenance(store) as kept:
         for number in range(3):
             await kept.write([number])
@@ -137,10 +133,6 @@ async def test_a_disk_that_refuses(
     store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The failure is typed, nothing is on the list, writes go on, and the next attempt succeeds."""
-
-    def refuse(*_: object) -> Checkpoint:
-        raise StoreFailed("no space left on the test")
-
     async with open_maintenance(store) as kept:
         await kept.write(range(5))
         checkpoints = await kept.checkpoints()

@@ -25,7 +25,7 @@ from scanner.server.retention.lease_registry import LEASES_DOCUMENT, LeaseRegist
 from scanner.server.retention.lease_targets import Choice, FoundStates, HeldState
 from scanner.storage.memory.store import MemoryStore
 from scanner.storage.rocksdb.store import RocksStore
-from tests.support.maintenance import WALL_S, churn, lease_of, open_maintenance, target
+from tests.support.maintenance import WALL_S, churn, lease_of, open_maintenance, refuse, target
 from tests.support.scans import description
 
 if TYPE_CHECKING:
@@ -108,10 +108,6 @@ async def test_nothing_is_let_go_before_that_is_written_down(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What the document promises is held, also when the call that would end it failed; a sweep tries again."""
-
-    def refuse(*_: object) -> None:
-        raise StoreFailed("no space left on the test")
-
     async with open_maintenance(store) as kept:
         await kept.write(range(10))
         lease, _ = await kept.acquire("report", target(Choice.NEWEST, 0))
@@ -136,10 +132,6 @@ async def test_a_lease_that_is_gone_is_no_answer_before_that_is_written_down(
     store: Store, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     """A call that is made again, since the disk refused, is answered when no restart brings the lease back."""
-
-    def refuse(*_: object) -> None:
-        raise StoreFailed("no space left on the test")
-
     async with open_maintenance(store) as kept:
         leases = kept.maintenance.leases
 
@@ -198,10 +190,6 @@ async def test_if_absent_answers_when_the_lease_is_written_down(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A lease that is not on the disk yet is no answer: it fails like the call that made it."""
-
-    def refuse(*_: object) -> None:
-        raise StoreFailed("no space left on the test")
-
     async with open_maintenance(store) as kept:
         with monkeypatch.context() as patch:
             patch.setattr(store, "write_document", refuse)
@@ -253,10 +241,6 @@ async def test_a_lease_that_expired_between_starts_is_not_back(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Refused by a server that started late, it is refused by the next one, too, whose clock was set back."""
-
-    def refuse(*_: object) -> None:
-        raise StoreFailed("no space left on the device of the test")
-
     async with open_maintenance(store) as kept:
         await kept.acquire("report", target(Choice.LOG, 0))
     with monkeypatch.context() as patch:  # Starts all the same; a sweep writes it down, or the next start.
@@ -284,10 +268,6 @@ async def test_a_lease_of_a_dropped_table_is_neither_listed_nor_stored(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From the drop on, without a sweep: also of a lease that an earlier server made; a full disk fails no drop."""
-
-    def refuse(*_: object) -> None:
-        raise StoreFailed("no space left on the device of the test")
-
     async with open_maintenance(store) as kept:
         await kept.write(range(10))
         await kept.acquire("report", target(Choice.LOG, 0))
@@ -309,10 +289,6 @@ async def test_what_cannot_be_held_at_the_start_is_not_dropped(
     store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A bucket that cannot be opened when the leases are read keeps its leased checkpoint; a sweep holds it."""
-
-    def refuse(*_: object) -> None:
-        raise StoreFailed("too many open files of the test")
-
     async with open_maintenance(store) as kept:
         await kept.write(range(10))
         await kept.acquire("report", target(Choice.NEWEST, 0))
@@ -332,10 +308,6 @@ async def test_what_cannot_be_held_at_the_start_is_not_cut(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its changelog is not cut either, also if that is asked for before the next sweep."""
-
-    def refuse(*_: object) -> None:
-        raise StoreFailed("too many open files of the test")
-
     async with open_maintenance(store) as kept:
         await kept.write(range(5))
         await kept.acquire("report", target(Choice.LOG, 0))
@@ -361,9 +333,6 @@ async def test_a_lease_that_changes_while_it_is_held_again(
     """Dropped, or acquired anew, while a sweep holds what it keeps: nothing is held without it, and nothing twice."""
     store = MemoryStore()
     store.create_table(description())
-
-    def refuse(*_: object) -> None:
-        raise StoreFailed("too many open files of the test")
 
     async with open_maintenance(store) as kept:
         await kept.write(range(10))
@@ -443,9 +412,6 @@ async def test_a_lease_that_is_acquired_while_its_state_before_is_found_lost(
     """What a sweep finds lost is the state before: the new one stays leased."""
     store = MemoryStore()
     store.create_table(description())
-
-    def refuse(*_: object) -> None:
-        raise StoreFailed("too many open files of the test")
 
     async with open_maintenance(store) as kept:
         await kept.acquire("report", target(Choice.LOG))

@@ -31,7 +31,7 @@ from scanner.storage.rocksdb.store import RocksStore
 from scanner.tasks import inline
 from scanner.wire.queries import ScanQuery
 from scanner.wire.statuses import from_call_failed
-from tests.support.maintenance import WALL_S, Kept, lease_of, open_maintenance, target
+from tests.support.maintenance import WALL_S, Kept, lease_of, open_maintenance, refuse, target
 from tests.support.scans import (
     SCAN,
     description,
@@ -517,9 +517,6 @@ async def test_a_bucket_that_cannot_be_cut_does_not_keep_the_others_from_it(
     """The failure goes to the log, and the next sweep tries again."""
     store = MemoryStore(clock=lambda: 1)
     store.create_table(description(buckets=2))
-
-    def refuse(_: int) -> None:
-        raise StoreFailed("no space left on the test")
 
     async with open_maintenance(store, KEEPS_NOTHING) as kept:
         buckets = [(await kept.bucket(index)).storage for index in range(2)]

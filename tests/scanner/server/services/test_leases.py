@@ -12,7 +12,7 @@ import pytest
 import trio
 
 import scanner
-from scanner.errors import DataCorrupted, LeaseNotFound, StoreFailed
+from scanner.errors import DataCorrupted, LeaseNotFound
 from scanner.proto.weir.v1 import leases_pb2 as pb
 from scanner.server.auth.principals import Credentials, make_token, token_sha256
 from scanner.server.config import ScannerConfig
@@ -20,6 +20,7 @@ from scanner.server.retention.lease_registry import LEASES_DOCUMENT
 from scanner.server.server import Server, open_server
 from scanner.storage.memory.store import MemoryStore
 from scanner.wire import methods
+from tests.support.maintenance import refuse
 from tests.support.scans import description, failure, filled_store, mutations, sample, serving
 
 if TYPE_CHECKING:
@@ -263,9 +264,6 @@ async def _failure(client: transport.Client, method: str, request: bytes) -> Sca
 async def test_what_cannot_be_written_down_is_not_promised(monkeypatch: pytest.MonkeyPatch) -> None:
     """The call fails as the disk does; tried again, it is done."""
     store = filled_store(5)
-
-    def refuse(*_: object) -> None:
-        raise StoreFailed("no space left on the test")
 
     async with serving(store) as (server, _), scanner.connect(f"127.0.0.1:{server.port}") as client:
         with monkeypatch.context() as patch:

@@ -26,6 +26,7 @@ from scanner.server.config import ScannerConfig
 from scanner.server.server import open_server
 from scanner.wire import methods
 from scanner.wire.batches import decode_scan_page
+from tests.support.maintenance import refuse
 from tests.support.models import (
     ASOF,
     CURSOR,
@@ -248,9 +249,6 @@ async def test_dropping_the_table_ends_its_scans_with_a_typed_error(store: Store
 async def test_a_page_beside_the_drop_is_told_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """From when a drop has ended its users until the table is gone, a scan by token is told of the drop."""
     store = filled_store(ROWS)
-
-    def refuse(_: str) -> None:
-        raise StoreFailed("no space left on the test")
 
     monkeypatch.setattr(store, "drop_table", refuse)
     async with serving(store, CONFIG) as (_, client):
