@@ -11,6 +11,7 @@ from grpc_tools import protoc
 
 from bench.harness.proxies import DIRECT, PROXIES, open_proxy
 from tests.interop.blobs import Served, serving_blobs
+from tests.interop.stock import open_request
 from tests.support.nightly import everyday
 from transport.protocol.abuse import ALLOWANCES, Cost
 
@@ -57,3 +58,12 @@ def scaled_budgets(monkeypatch: pytest.MonkeyPatch) -> None:
         real = ALLOWANCES[cost]
         scaled = dataclasses.replace(real, burst=real.burst / SCALE, per_second=real.per_second / SCALE)
         monkeypatch.setitem(ALLOWANCES, cost, scaled)
+
+
+@pytest.fixture
+def request_file(tmp_path: Path) -> Path:
+    """One gRPC message: the open of a scan in window-only mode."""
+    message = open_request().SerializeToString()
+    path = tmp_path / "open.bin"
+    path.write_bytes(b"\0" + len(message).to_bytes(4, "big") + message)
+    return path

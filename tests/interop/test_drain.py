@@ -91,15 +91,6 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture
-def request_file(tmp_path: Path) -> Path:
-    """One gRPC message: the open of a scan in window-only mode."""
-    message = open_request().SerializeToString()
-    path = tmp_path / "open.bin"
-    path.write_bytes(b"\0" + len(message).to_bytes(4, "big") + message)
-    return path
-
-
 def reason(details: bytes) -> str:
     """The reason in grpc-status-details-bin."""
     detail = errors_pb2.ErrorDetail()

@@ -11,7 +11,7 @@ import pytest
 from bench.harness.proxies import tool
 from scanner.proto.weir.v1 import scanner_pb2 as pb
 from tests.interop.blobs import ROWS, Served
-from tests.interop.stock import SCAN_PATH, open_request
+from tests.interop.stock import SCAN_PATH
 
 pytestmark = [pytest.mark.socket, pytest.mark.rocks]
 
@@ -23,15 +23,6 @@ def run(command: str, *arguments: str) -> bytes:
     done = subprocess.run([tool(command), *arguments], capture_output=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr.decode(errors="replace")
     return done.stdout
-
-
-@pytest.fixture
-def request_file(tmp_path: Path) -> Path:
-    """One gRPC message: the open of a scan in window-only mode."""
-    message = open_request().SerializeToString()
-    path = tmp_path / "open.bin"
-    path.write_bytes(b"\0" + len(message).to_bytes(4, "big") + message)
-    return path
 
 
 def responses(body: bytes) -> list[pb.ScanResponse]:
