@@ -17,7 +17,7 @@ import functools
 import weakref
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from scanner.data.changes import change_schema
@@ -55,6 +55,20 @@ if TYPE_CHECKING:
 _RESUMED = "the resume token"
 _FETCHED_BLOCKS_MAX: Final = 4
 """Columns and filters of one bucket whose newest changes are kept between fetches; the rings' budget holds for them."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """What is to be opened, but for where it begins."""
+
+    table: ServedTable
+    bucket: ServedBucket
+    query: ScanQuery
+    """With its columns."""
+    stop_offset: int | None
+    principal: str = ""
+    source: int = pb.SCAN_SOURCE_LOG
+    snapshot_offset: int = 0
 
 
 class LogOpener:
@@ -119,7 +133,7 @@ class LogOpener:
             with said_of_bucket(query.bucket):
                 offset = start_offset(bucket.storage, start, now_us)
                 stop_offset = stop.resolve(bucket.storage, offset)
-            return self._admit(table, bucket, query, principal, offset, stop_offset)
+            return self._admit(_Wanted(table, bucket, query, stop_offset, principal), offset, START)
 
     async def resume(self, query: ScanQuery, principal: str, state: TokenState) -> LogScan:
         """Go on with a changelog.
@@ -150,17 +164,10 @@ class LogOpener:
                 # What reading would say, before the stream has begun.
                 with said_of_bucket(query.bucket):
                     require_entry_end(storage, state.next_offset, "the position of the resume token")
-            return self._admit(
-                table,
-                bucket,
-                query,
-                principal,
-                state.next_offset,
-                state.stop_offset,
-                source=state.source,
-                snapshot_offset=state.log_offset,
-                position=state.position,
+            wanted = _Wanted(
+                table, bucket, query, state.stop_offset, principal, state.source, state.log_offset
             )
+            return self._admit(wanted, state.next_offset, state.position)
 
     async def open_hybrid(
         self,
@@ -308,7 +315,7 @@ class LogOpener:
                 offset = start_offset(storage, position.start, now_us)
             stop = Stop(position.stop_offset if position.HasField("stop_offset") else None)
             stop_offset = stop.resolve(storage, offset)
-            scan = bucket.admit(self._source(table, bucket, query, offset, stop_offset, START))
+            scan = bucket.admit(self._source(_Wanted(table, bucket, query, stop_offset), offset, START))
         blocks = scan.source.blocks
         recent = self._fetched.get(bucket)
         if recent is None:
@@ -331,66 +338,37 @@ class LogOpener:
     def _cross(self, principal: str, snapshot: KvScan) -> LogScan:
         """The changes behind a snapshot whose rows were all taken; its pin is theirs."""
         scan: OpenScan[Any] = snapshot.scan
-        stop_offset = stop_of(snapshot.snapshot_id)
-        source = self._source(
+        wanted = _Wanted(
             snapshot.table,
             snapshot.bucket,
             snapshot.query,
-            snapshot.log_offset,
-            stop_offset,
-            scan.source.position,
-        )
-        scan.finish()
-        scan.reopen(source, None)
-        return self._log_scan(
-            scan,
-            snapshot.bucket,
-            snapshot.table,
-            snapshot.query,
+            stop_of(snapshot.snapshot_id),
             principal,
-            stop_offset,
             pb.SCAN_SOURCE_HYBRID,
             snapshot.log_offset,
         )
+        source = self._source(wanted, snapshot.log_offset, scan.source.position)
+        scan.finish()
+        scan.reopen(source, None)
+        return self._log_scan(scan, wanted)
 
-    def _admit(
-        self,
-        table: ServedTable,
-        bucket: ServedBucket,
-        query: ScanQuery,
-        principal: str,
-        offset: int,
-        stop_offset: int | None,
-        *,
-        source: int = pb.SCAN_SOURCE_LOG,
-        snapshot_offset: int = 0,
-        position: Position = START,
-    ) -> LogScan:
-        scan = bucket.admit(self._source(table, bucket, query, offset, stop_offset, position))
-        scan.pin = bucket.pins.pin(offset, principal, "scan of the changelog", scan.end)
-        return self._log_scan(scan, bucket, table, query, principal, stop_offset, source, snapshot_offset)
+    def _admit(self, wanted: _Wanted, offset: int, position: Position) -> LogScan:
+        bucket = wanted.bucket
+        scan = bucket.admit(self._source(wanted, offset, position))
+        scan.pin = bucket.pins.pin(offset, wanted.principal, "scan of the changelog", scan.end)
+        return self._log_scan(scan, wanted)
 
-    def _log_scan(
-        self,
-        scan: OpenScan[LogSource],
-        bucket: ServedBucket,
-        table: ServedTable,
-        query: ScanQuery,
-        principal: str,
-        stop_offset: int | None,
-        source: int,
-        snapshot_offset: int,
-    ) -> LogScan:
+    def _log_scan(self, scan: OpenScan[LogSource], wanted: _Wanted) -> LogScan:
         opened = LogScan(
             scan,
-            bucket,
-            table,
-            query,
-            self._tokens.mint_of(query, principal),
-            history=bucket.storage.lineage.history_of(scan.source.next_offset),
-            stop_offset=stop_offset,
-            source=source,
-            snapshot_offset=snapshot_offset,
+            wanted.bucket,
+            wanted.table,
+            wanted.query,
+            self._tokens.mint_of(wanted.query, wanted.principal),
+            history=wanted.bucket.storage.lineage.history_of(scan.source.next_offset),
+            stop_offset=wanted.stop_offset,
+            source=wanted.source,
+            snapshot_offset=wanted.snapshot_offset,
         )
         scan.reopener = functools.partial(self._reopen, opened)
         return opened
@@ -402,39 +380,23 @@ class LogOpener:
             storage = opened.bucket.storage
             storage.lineage.require(opened.history, parked.next_offset, storage.log_end, "this scan")
             require_in_log(storage, parked.next_offset, "the position of this scan")
-            source = self._source(
-                opened.table,
-                opened.bucket,
-                opened.query,
-                parked.next_offset,
-                opened.stop_offset,
-                parked.position,
-                covered=parked.covered,
-            )
+            source = self._source(opened, parked.next_offset, parked.position, covered=parked.covered)
             opened.scan.reopen(source, None)
 
     def _source(
-        self,
-        table: ServedTable,
-        bucket: ServedBucket,
-        query: ScanQuery,
-        offset: int,
-        stop_offset: int | None,
-        position: Position,
-        *,
-        covered: int | None = None,
+        self, of: _Wanted | LogScan, offset: int, position: Position, *, covered: int | None = None
     ) -> LogSource:
-        wanted = replace(query, row_limit=None)
+        table, bucket, unlimited = of.table, of.bucket, replace(of.query, row_limit=None)
         shared = self._blocks.setdefault(bucket, weakref.WeakValueDictionary())
-        key = (bucket.storage_openings, fingerprint(wanted))
+        key = (bucket.storage_openings, fingerprint(unlimited))
         blocks = shared.get(key)
         if blocks is None:
             description = table.description
             blocks = LogBlocks(
                 bucket.storage,
                 description,
-                change_schema(description, wanted.columns),
-                wanted,
+                change_schema(description, unlimited.columns),
+                unlimited,
                 lambda: table.schema.row_codec,
                 ring_bytes_max=self._config.log_ring_bytes,
                 budget=self._rings,
@@ -444,10 +406,10 @@ class LogOpener:
         return LogSource(
             blocks,
             offset,
-            stop_offset=stop_offset,
+            stop_offset=of.stop_offset,
             bookmark=last_entry_end(bucket.storage, offset),
             covered=covered,
-            row_limit=query.row_limit,
+            row_limit=of.query.row_limit,
             position=position,
         )
 
