@@ -20,15 +20,14 @@ from scanner.data.position import START, Position
 from scanner.errors import TableNotFound
 from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.server.scan.kv_scan import KvScan
-from scanner.server.scan.read_sources import Reading, ReadSources
+from scanner.server.scan.read_sources import ReadSource, ReadSources, Wanted
 from scanner.server.scan.tokens import MODEL_PUSH
 from scanner.wire.queries import ScanQuery, query_from_proto
 
 if TYPE_CHECKING:
     from scanner.server.config import ScannerConfig
     from scanner.server.scan.tokens import Tokens
-    from scanner.server.tables.bucket import ServedBucket
-    from scanner.server.tables.catalog import Catalog, ServedTable
+    from scanner.server.tables.catalog import Catalog
     from scanner.server.tables.open_scan import OpenScan
     from scanner.sources.kv import KvSource
 
@@ -117,38 +116,34 @@ class ScanOpener:
                 storage.lineage.require(history, log_offset, storage.log_end, "this scan")
             # No waiting from here on: the columns are those that the source reads.
             query = table.schema.resolve(query, changes=as_changes)
-            reading = self._read_sources.open(
-                table, bucket, query, log_offset, position, as_changes=as_changes
-            )
+            wanted = Wanted(table, bucket, query, log_offset, position, as_changes)
+            reading = self._read_sources.open(wanted)
             scan = bucket.admit(reading.source, reading.hold)
             # A checkpoint may be older than the log. Then there is nothing to keep.
             if pin_log and scan.source.log_offset >= bucket.storage.log_start:
                 scan.pin = bucket.pins.pin(scan.source.log_offset, principal, "scan", scan.end)
-        opened = self._opened(scan, bucket, table, query, reading, principal, source, model)
-        opened.as_changes = as_changes
-        return opened
+        return self._opened(scan, wanted, reading.read_source, principal, source, model)
 
     def _opened(
         self,
         scan: OpenScan[KvSource],
-        bucket: ServedBucket,
-        table: ServedTable,
-        query: ScanQuery,
-        reading: Reading,
+        wanted: Wanted,
+        read_source: ReadSource,
         principal: str,
         source: int,
         model: int,
     ) -> KvScan:
         opened = KvScan(
             scan,
-            bucket,
-            table,
-            query,
-            self._tokens.mint_of(query, principal),
-            bucket.storage.lineage.history_of(scan.source.log_offset),
-            read_source=reading.read_source,
+            wanted.bucket,
+            wanted.table,
+            wanted.query,
+            self._tokens.mint_of(wanted.query, principal),
+            wanted.bucket.storage.lineage.history_of(scan.source.log_offset),
+            read_source=read_source,
             source=source,
             model=model,
+            as_changes=wanted.as_changes,
         )
         scan.reopener = functools.partial(self.reopen, opened)
         return opened
@@ -182,12 +177,13 @@ class ScanOpener:
         table = await self._catalog.table(query.table, query.table_id)
         bucket = await self._catalog.bucket(table, query.bucket)
         bucket.check_served()
-        reading = self._read_sources.open_held(table, bucket, query, log_offset, position)
+        wanted = Wanted(table, bucket, query, log_offset, position)
+        reading = self._read_sources.open_held(wanted)
         if reading is None:
             return None
         scan = bucket.admit(reading.source, reading.hold)
         opened = self._opened(
-            scan, bucket, table, query, reading, principal, pb.SCAN_SOURCE_LIVE_KV, pb.PAGE_MODEL_TOKEN
+            scan, wanted, reading.read_source, principal, pb.SCAN_SOURCE_LIVE_KV, pb.PAGE_MODEL_TOKEN
         )
         scan.reopener = None  # It would be another read source than the snapshot.
         return opened
@@ -227,13 +223,9 @@ class ScanOpener:
             # Storage may have been opened anew since, and have lost changes that were not durable after all.
             storage = opened.bucket.storage
             storage.lineage.require(opened.history, parked.log_offset, storage.log_end, "this scan")
-            reading = self._read_sources.open(
-                opened.table,
-                opened.bucket,
-                query,
-                parked.log_offset,
-                parked.position,
-                as_changes=opened.as_changes,
+            wanted = Wanted(
+                opened.table, opened.bucket, query, parked.log_offset, parked.position, opened.as_changes
             )
+            reading = self._read_sources.open(wanted)
             opened.scan.reopen(reading.source, reading.hold)
             opened.read_source = reading.read_source

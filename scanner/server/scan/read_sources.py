@@ -20,7 +20,7 @@ import enum
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import trio
 
@@ -77,6 +77,22 @@ class ReadSource(enum.StrEnum):
         return f"READ_SOURCE_{self.name}"
 
 
+class Wanted(NamedTuple):
+    """What a source is to show."""
+
+    table: ServedTable
+    """Of the bucket."""
+    bucket: ServedBucket
+    query: ScanQuery
+    """What to deliver, with its columns."""
+    log_offset: int | None
+    """The changes with a smaller offset; None: all of them."""
+    position: Position
+    """Where to go on."""
+    as_changes: bool = False
+    """Deliver the rows as changes (`KvSource`)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Reading:
     """A source that has been opened, and the snapshot under it."""
@@ -102,25 +118,8 @@ class ReadSources:
             bytes_max=config.overlay_bytes_max, spill_bytes_max=config.overlay_spill_bytes_max
         )
 
-    def open(
-        self,
-        table: ServedTable,
-        bucket: ServedBucket,
-        query: ScanQuery,
-        log_offset: int | None,
-        position: Position,
-        *,
-        as_changes: bool = False,
-    ) -> Reading:
-        """Open the first read source that shows `log_offset`. Only between two commits.
-
-        Args:
-            table: Of the bucket.
-            bucket: What to read.
-            query: What to deliver, with its columns.
-            log_offset: What to show: the changes with a smaller offset. None: all of them.
-            position: Where to go on.
-            as_changes: Deliver the rows as changes (`KvSource`).
+    def open(self, wanted: Wanted) -> Reading:
+        """Open the first read source that shows what is wanted. Only between two commits.
 
         Raises:
             OffsetOutOfRange: `log_offset` is past the end of the log.
@@ -129,6 +128,7 @@ class ReadSources:
             ColumnNotFound, ArgumentInvalid: The query does not fit the table.
             ScannerError: Storage failed.
         """
+        _, bucket, query, log_offset, *_ = wanted
         storage = bucket.storage
         if log_offset is not None and log_offset > storage.log_end:
             raise OffsetOutOfRange(
@@ -139,19 +139,10 @@ class ReadSources:
         held = None if log_offset is None else bucket.snapshots.acquire(log_offset)
         hold = held or bucket.snapshots.current()
         read_source = ReadSource.NOW if held is None else ReadSource.SNAPSHOT
-        return self._open_over(
-            hold, read_source, table, bucket, query, log_offset, position, as_changes=as_changes
-        )
+        return self._open_over(hold, read_source, wanted)
 
-    def open_held(
-        self,
-        table: ServedTable,
-        bucket: ServedBucket,
-        query: ScanQuery,
-        log_offset: int,
-        position: Position,
-    ) -> Reading | None:
-        """Open the snapshot of `log_offset` if it is open, and no other read source; also beside a commit.
+    def open_held(self, wanted: Wanted) -> Reading | None:
+        """Open the snapshot of its offset if that is open, and no other read source; also beside a commit.
 
         Returns:
             The source; None: that snapshot is not open.
@@ -160,24 +151,13 @@ class ReadSources:
             ColumnNotFound, ArgumentInvalid: The query does not fit the table.
             ScannerError: Storage failed.
         """
-        hold = bucket.snapshots.acquire(log_offset)
-        if hold is None:
-            return None
-        return self._open_over(hold, ReadSource.SNAPSHOT, table, bucket, query, log_offset, position)
+        assert wanted.log_offset is not None
+        hold = wanted.bucket.snapshots.acquire(wanted.log_offset)
+        return None if hold is None else self._open_over(hold, ReadSource.SNAPSHOT, wanted)
 
-    def _open_over(
-        self,
-        hold: SnapshotHold,
-        read_source: ReadSource,
-        table: ServedTable,
-        bucket: ServedBucket,
-        query: ScanQuery,
-        log_offset: int | None,
-        position: Position,
-        *,
-        as_changes: bool = False,
-    ) -> Reading:
+    def _open_over(self, hold: SnapshotHold, read_source: ReadSource, wanted: Wanted) -> Reading:
         """Open a source over a snapshot, which is released if that fails."""
+        table, bucket, query, log_offset, position, as_changes = wanted
         try:
             key_range = position.remaining(query.range)
             bucket.activity.seeks += 1
@@ -190,7 +170,7 @@ class ReadSources:
             open_rows = functools.partial(self._open_rows, bucket, hold, shown, short)
             instead = functools.partial(_open_instead, bucket, read_source, open_rows)
             scan: RowScan | None = self._image_scan(
-                table, bucket, query, shown, key_range, instead, rebuilt=hold.log_offset != shown
+                wanted, shown, key_range, instead, rebuilt=hold.log_offset != shown
             )
             if scan is not None:
                 read_source = ReadSource.IMAGE
@@ -231,9 +211,7 @@ class ReadSources:
 
     def _image_scan(
         self,
-        table: ServedTable,
-        bucket: ServedBucket,
-        query: ScanQuery,
+        wanted: Wanted,
         log_offset: int,
         key_range: KeyRange,
         open_rows: Callable[[KeyRange], BucketScan],
@@ -243,10 +221,8 @@ class ReadSources:
         """A scan of the bucket's image, if there is one and the row store would not be as quick; else None.
 
         Args:
-            table: Of the bucket.
-            bucket: Whose image.
-            query: What to deliver.
-            log_offset: What to show.
+            wanted: What to show.
+            log_offset: As of which offset.
             key_range: What is left of it.
             open_rows: Opens the row store as of that offset.
             rebuilt: That would undo the changes since then.
@@ -254,6 +230,7 @@ class ReadSources:
         Raises:
             SnapshotLost: The log does not reach back to `log_offset`.
         """
+        table, bucket, query, *_ = wanted
         storage = bucket.storage
         image = bucket.image.as_of(storage.lineage, storage.log_end)
         if image is None or query.row_limit is not None or not _is_wide(image, key_range):
@@ -284,7 +261,7 @@ class ReadSources:
             if bucket.image.current is image:
                 bucket.image.drop(str(damage))
 
-        wanted = _wanted_blocks(image, query, table.schema.description.schema)
+        blocks = _wanted_blocks(image, query, table.schema.description.schema)
         return ImageScan(
             image,
             key_range,
@@ -293,7 +270,7 @@ class ReadSources:
             open_rows,
             drop,
             changes,
-            wanted,
+            blocks,
             self.block_cache,
             all_columns=not query.columns or set(query.columns) >= set(table.schema.description.column_names),
         )
