@@ -428,7 +428,7 @@ async def _open_services(
         nursery.start_soon(park_timer.run)
         snapshots = maintenance.snapshot_scans(opener)
         scans = ScanService(opener, snapshots, logs, groups, reader, config, activity, idle_tails, park_timer)
-        transactions = await Transactions.load(store, catalog, config, nursery, run_blocking, clock.now_ms)
+        transactions = await Transactions(store, catalog, config, nursery, run_blocking, clock.now_ms).load()
         memory = WriteMemory(config.write_queue_bytes_max)
         maintenance.start(nursery)
         freeing = "the freeing of old stages"

@@ -24,7 +24,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import trio
 
@@ -81,7 +81,7 @@ class Published:
 
 
 class Transactions:
-    """All transactions of a server. Made by `Transactions.load`.
+    """All transactions of a server; `load` comes first.
 
     Args:
         store: Where stages and decisions are.
@@ -118,17 +118,8 @@ class Transactions:
         """Tables of which an earlier server left something that could not be read at the start."""
         self._loading = trio.Lock()
 
-    @classmethod
-    async def load(
-        cls,
-        store: Store,
-        catalog: Catalog,
-        config: ScannerConfig,
-        nursery: trio.Nursery,
-        run_blocking: RunBlocking,
-        now_ms: Callable[[], int],
-    ) -> Transactions:
-        """Find what earlier servers left, and complete what they decided, in the background.
+    async def load(self) -> Self:
+        """Find what earlier servers left, and complete what they decided, in the background. Before anything is served.
 
         A table whose transactions cannot be read is reported, and its transactions are refused until they can be, which
         each `sweep` tries; the others go on.
@@ -136,15 +127,14 @@ class Transactions:
         Raises:
             StoreClosed: The store was closed.
         """
-        transactions = cls(store, catalog, config, nursery, run_blocking, now_ms)
-        names = [description.name for description in await catalog.descriptions()]
-        for name in await run_blocking(functools.partial(_with_transactions, store, names)):
+        names = [description.name for description in await self._catalog.descriptions()]
+        for name in await self._run_blocking(functools.partial(_with_transactions, self._store, names)):
             try:
-                await transactions._load(name)
+                await self._load(name)
             except ScannerError as error:
                 _logger.error("the transactions of table %r cannot be read: %s", name, error)
-                transactions._unread.add(name)
-        return transactions
+                self._unread.add(name)
+        return self
 
     @property
     def staged_bytes(self) -> int:

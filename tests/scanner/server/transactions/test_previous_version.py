@@ -43,7 +43,7 @@ class World:
         config = ScannerConfig()
         async with trio.open_nursery() as nursery:
             catalog = Catalog(self.store, config, nursery, inline)
-            yield await Transactions.load(self.store, catalog, config, nursery, inline, lambda: self.now_ms)
+            yield await Transactions(self.store, catalog, config, nursery, inline, lambda: self.now_ms).load()
             nursery.cancel_scope.cancel()
 
     def lose_decisions(self) -> None:

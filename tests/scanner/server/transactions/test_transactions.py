@@ -414,7 +414,7 @@ async def load(
     """The transactions of a server that starts now."""
     config = config or ScannerConfig()
     catalog = Catalog(store, config, nursery, inline)
-    return await Transactions.load(store, catalog, config, nursery, inline, clock.now_ms)
+    return await Transactions(store, catalog, config, nursery, inline, clock.now_ms).load()
 
 
 async def stage_row(
@@ -553,7 +553,7 @@ async def test_what_is_staged_while_an_unwritten_table_goes_is_refused() -> None
 
     async with trio.open_nursery() as nursery:
         catalog = Catalog(store, config, nursery, stage_before_the_drop)
-        transactions = await Transactions.load(store, catalog, config, nursery, inline, _Clock().now_ms)
+        transactions = await Transactions(store, catalog, config, nursery, inline, _Clock().now_ms).load()
         assert await catalog.drop_unwritten("t")
 
 
@@ -564,7 +564,7 @@ async def test_a_table_that_is_dropped_while_its_transactions_are_read(
     store, config = new_store(), ScannerConfig()
     async with trio.open_nursery() as nursery:
         catalog = Catalog(store, config, nursery, inline)
-        before = await Transactions.load(store, catalog, config, nursery, inline, _Clock().now_ms)
+        before = await Transactions(store, catalog, config, nursery, inline, _Clock().now_ms).load()
         await (await before.open_stage(_key("load", 1), Attempt(0, 0), bytes(16))).finish()
         read = Transactions._read
 
@@ -574,7 +574,7 @@ async def test_a_table_that_is_dropped_while_its_transactions_are_read(
             return found
 
         monkeypatch.setattr(Transactions, "_read", read_and_drop)
-        transactions = await Transactions.load(store, catalog, config, nursery, inline, _Clock().now_ms)
+        transactions = await Transactions(store, catalog, config, nursery, inline, _Clock().now_ms).load()
         assert before.staged_bytes == transactions.staged_bytes == 0
 
 
@@ -1033,7 +1033,7 @@ async def test_stages_that_are_opened_in_one_millisecond(
         with RocksStore.open(tmp_path) as store:
             store.create_table(TableDescription("t", SCHEMA, ("id",), 1))
             catalog = Catalog(store, config, nursery, inline)
-            transactions = await Transactions.load(store, catalog, config, nursery, inline, _Clock().now_ms)
+            transactions = await Transactions(store, catalog, config, nursery, inline, _Clock().now_ms).load()
             key = store.key_codec("t").encode([1])
             writers = []
             for text, session in zip((b"first", b"second"), sessions, strict=True):

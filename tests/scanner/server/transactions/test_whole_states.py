@@ -108,7 +108,7 @@ def rows_of(acquired: Acquired) -> tuple[int, ...]:
 async def serving(store: MemoryStore) -> AsyncIterator[Served]:
     """What a server has of it; it ends with the block, whatever is under way."""
     async with open_maintenance(store) as kept, trio.open_nursery() as nursery:
-        transactions = await Transactions.load(store, kept.catalog, CONFIG, nursery, inline, lambda: 0)
+        transactions = await Transactions(store, kept.catalog, CONFIG, nursery, inline, lambda: 0).load()
         yield Served(kept, transactions, nursery)
         nursery.cancel_scope.cancel()
 
