@@ -221,7 +221,7 @@ def _drive(source: KvSource, scan: AsOfScan | None, found: Pass, stop_rows: int 
     cpu_started = cpu_built = time.process_time()
     steps = 0
     while source.end is None and (stop_rows is None or source.rows < stop_rows):
-        building = scan is not None and scan.building
+        building = scan is not None and not scan.past.ready
         before = time.thread_time()
         if source.wants_step:
             source.step()
@@ -234,7 +234,7 @@ def _drive(source: KvSource, scan: AsOfScan | None, found: Pass, stop_rows: int 
         else:
             found.read_step_ms = max(found.read_step_ms, took_ms)
         if scan is not None:
-            found.overlay_bytes = max(found.overlay_bytes, scan.overlay_bytes)
+            found.overlay_bytes = max(found.overlay_bytes, scan.past.overlay.memory_bytes)
         steps += 1
         if steps % SAMPLE_STEPS == 0:
             found.resident_growth_bytes = max(
@@ -246,8 +246,8 @@ def _drive(source: KvSource, scan: AsOfScan | None, found: Pass, stop_rows: int 
     found.read_cpu_s = round(found.read_cpu_s + time.process_time() - cpu_built, 3)
     found.rows, found.digest = source.rows, source.digest
     if scan is not None:
-        found.entries = scan.overlay_entries
-        found.spilled_bytes = max(found.spilled_bytes, scan.spilled_bytes)
+        found.entries = scan.past.overlay.entries
+        found.spilled_bytes = max(found.spilled_bytes, scan.past.overlay.spilled_bytes)
     position = source.position
     before = time.thread_time()
     source.close()

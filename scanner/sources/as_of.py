@@ -97,30 +97,11 @@ class AsOfScan:
                     f"the log ends at {live.log_offset}; a scan as of {log_offset} is not possible yet",
                     oldest_offset=bucket.log_start,
                 )
-            self._past = PastChanges(bucket, log_offset, live.log_offset, key_range, limits)
+            self.past = PastChanges(bucket, log_offset, live.log_offset, key_range, limits)
+            """The changes since S; until they are `ready`, reads give no rows."""
         except ScannerError:
             live.close()
             raise
-
-    @property
-    def overlay_bytes(self) -> int:
-        """Estimate of the memory that the overlay takes now."""
-        return self._past.memory_bytes
-
-    @property
-    def overlay_entries(self) -> int:
-        """Entries that the overlay was built of so far."""
-        return self._past.entries
-
-    @property
-    def spilled_bytes(self) -> int:
-        """Bytes that the overlay has written to temporary files so far."""
-        return self._past.spilled_bytes
-
-    @property
-    def building(self) -> bool:
-        """Whether the overlay is still being built, so that reads give no rows."""
-        return not self._past.ready
 
     def read(self, rows_max: int, bytes_max: int) -> Rows:
         """See `BucketScan.read`.
@@ -134,8 +115,8 @@ class AsOfScan:
         if self._error is not None:
             raise self._error.with_traceback(None)
         try:
-            if not self._past.ready:
-                self._past.step()
+            if not self.past.ready:
+                self.past.step()
                 return _UNFINISHED
             if not self._ready:
                 untouched = self._read_on(rows_max, bytes_max)
@@ -154,7 +135,7 @@ class AsOfScan:
         if self._error is None:
             self._error = error
         self._keys, self._rows, self._ready = [], [], []
-        self._past.close()
+        self.past.close()
         self._live.close()
 
     def _read_on(self, rows_max: int, bytes_max: int) -> Rows | None:
@@ -169,7 +150,7 @@ class AsOfScan:
                 return live
             self._keys_of = live.keys_of
             self._live_ended = live.last or not len(live)
-            next_key = self._past.next_key
+            next_key = self.past.next_key
             if live.last_key is not None:
                 self._touched = next_key is not None and next_key <= live.last_key
                 if not self._touched:
@@ -178,7 +159,7 @@ class AsOfScan:
                 self._bound = live.last_key
                 self._keys, self._rows = live.keys_of(live.rows), live.rows
         if self._used_up:
-            self._past.close()
+            self.past.close()
             return Rows([], self._keys_of)
         self._merge()
         return None
@@ -186,11 +167,11 @@ class AsOfScan:
     @property
     def _used_up(self) -> bool:
         """Whether there is nothing left to merge."""
-        return self._live_ended and self._bound is None and self._past.next_key is None
+        return self._live_ended and self._bound is None and self.past.next_key is None
 
     def _merge(self) -> None:
         """Merge the next piece of the overlay with the live rows up to the same key."""
-        entries, reached = self._past.take(self._bound, _MERGE_ENTRIES, sys.maxsize)
+        entries, reached = self.past.take(self._bound, _MERGE_ENTRIES, sys.maxsize)
         keys, rows = self._keys, self._rows
         if reached == self._bound:
             self._keys, self._rows, self._bound = [], [], None

@@ -55,7 +55,8 @@ class PastChanges:
         self._range = key_range
         self._limits = limits
         self._next = log_offset
-        self._overlay = Overlay(limits)
+        self.overlay = Overlay(limits)
+        """What is collected; it tells what that takes."""
         self._left = Entries([], [])
         """Entries that are taken from the overlay, and were more than could be given."""
         self._reached: bytes | None = None
@@ -67,27 +68,12 @@ class PastChanges:
     @property
     def ready(self) -> bool:
         """Whether everything is collected, so that entries can be taken."""
-        return self._overlay.finished
+        return self.overlay.finished
 
     @property
     def next_key(self) -> bytes | None:
         """The smallest key that has not been taken; None: there is none."""
-        return self._left.keys[0] if self._left.keys else self._overlay.next_key
-
-    @property
-    def memory_bytes(self) -> int:
-        """Estimate of what the entries take in memory now."""
-        return self._overlay.memory_bytes
-
-    @property
-    def entries(self) -> int:
-        """Entries collected so far."""
-        return self._overlay.entries
-
-    @property
-    def spilled_bytes(self) -> int:
-        """Bytes written to temporary files so far."""
-        return self._overlay.spilled_bytes
+        return self._left.keys[0] if self._left.keys else self.overlay.next_key
 
     def step(self) -> None:
         """Do a piece of what makes it ready.
@@ -101,13 +87,13 @@ class PastChanges:
         if self._error is not None:
             raise self._error.with_traceback(None)
         try:
-            if self._overlay.wants_step:
-                self._overlay.step()
+            if self.overlay.wants_step:
+                self.overlay.step()
             elif self._next < self._end:
                 self._add_changes()
             else:
-                self._overlay.finish()
-                self._overlay.step()
+                self.overlay.finish()
+                self.overlay.step()
         except ScannerError as error:
             self._error = error
             raise
@@ -123,7 +109,7 @@ class PastChanges:
             raise self._error.with_traceback(None)
         try:
             if not self._left.keys:
-                self._left, self._reached = self._overlay.take(last_key, count)
+                self._left, self._reached = self.overlay.take(last_key, count)
         except ScannerError as error:
             self._error = error
             raise
@@ -136,7 +122,7 @@ class PastChanges:
 
     def close(self) -> None:
         """Drop everything. Idempotent."""
-        self._overlay.close()
+        self.overlay.close()
         self._left = Entries([], [])
 
     def _lost(self) -> SnapshotLost:
@@ -163,7 +149,7 @@ class PastChanges:
         if low or high:
             inside = [index for index, key in enumerate(keys) if low <= key and (not high or key < high)]
             keys, rows = [keys[index] for index in inside], [rows[index] for index in inside]
-        self._overlay.add(keys, rows)
+        self.overlay.add(keys, rows)
 
 
 def first_values(changes: ChangeBlock, *, first: bool) -> tuple[list[bytes], list[bytes | None]]:

@@ -37,7 +37,7 @@ HISTORY = random_history(4, commits=8, writes=25, ids=60)
 def built(scan: AsOfScan) -> int:
     """Read until the overlay is built; how many reads it took. None of them gave a row or an end."""
     reads = 0
-    while scan.building:
+    while not scan.past.ready:
         read = scan.read(100, EVERYTHING)
         assert (read.rows, read.unfinished, read.last_key) == ([], True, None)
         reads += 1
@@ -50,15 +50,15 @@ def test_the_overlay_is_built_in_bounded_pieces() -> None:
     commit(bucket, random_history(1, commits=30, writes=300, ids=5000))
     scan = as_of(bucket, 0)
     entries = []
-    while scan.building:
+    while not scan.past.ready:
         scan.read(100, EVERYTHING)
-        entries.append(scan.overlay_entries)
+        entries.append(scan.past.overlay.entries)
     steps = [after - before for before, after in zip([0, *entries], entries, strict=False)]
 
     assert max(steps) <= 4096
     assert len(entries) >= bucket.log_end // 4096
-    assert scan.overlay_bytes > 0
-    assert scan.spilled_bytes == 0
+    assert scan.past.overlay.memory_bytes > 0
+    assert scan.past.overlay.spilled_bytes == 0
     assert read_all(scan) == []
 
 
@@ -69,7 +69,7 @@ def test_an_offset_of_now_is_the_live_scan() -> None:
     scan = as_of(bucket, bucket.log_end)
 
     assert built(scan) == 1
-    assert scan.overlay_entries == 0
+    assert scan.past.overlay.entries == 0
     assert read_all(scan) == rows_as_of(changes_of(bucket), bucket.log_end)
 
 
@@ -243,7 +243,7 @@ def test_closing_at_any_time_leaves_nothing(reads: int, tmp_path: Path) -> None:
     scan.close()
 
     assert open_files(tmp_path) == []
-    assert scan.overlay_bytes == 0
+    assert scan.past.overlay.memory_bytes == 0
     for closed in (scan, live):
         with pytest.raises(StoreClosed):
             closed.read(1, 1)
@@ -255,7 +255,7 @@ def test_the_end_frees_the_temporary_file(tmp_path: Path) -> None:
     commit(bucket, HISTORY)
     scan = as_of(bucket, 0, limits=replace(TINY, directory=tmp_path))
     read_all(scan)
-    assert scan.spilled_bytes > 0
+    assert scan.past.overlay.spilled_bytes > 0
     assert open_files(tmp_path) == []
 
 
@@ -265,7 +265,7 @@ def test_keys_outside_the_range_take_no_room() -> None:
     commit(bucket, HISTORY)
     scan = as_of(bucket, 0, KeyRange(item_key(7), item_key(8)))
     read_all(scan)
-    assert scan.overlay_entries == 1
+    assert scan.past.overlay.entries == 1
 
 
 def test_large_rows_are_read_one_by_one() -> None:
@@ -276,9 +276,9 @@ def test_large_rows_are_read_one_by_one() -> None:
     commit(bucket, [[(number, None) for number in range(40)]])
     scan = as_of(bucket, 40, limits=limits)
     seen = 0
-    while scan.building:
+    while not scan.past.ready:
         scan.read(10, EVERYTHING)
-        seen = max(seen, scan.overlay_bytes)
+        seen = max(seen, scan.past.overlay.memory_bytes)
 
     assert seen <= limits.bytes_max
     assert len(read_all(scan, 3)) == 40
