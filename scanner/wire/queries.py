@@ -133,17 +133,19 @@ def require_short(message: Buffer, bytes_max: int | None) -> None:
         raise ArgumentInvalid(f"a request of {size} octets is too large; {bytes_max} are allowed")
 
 
-def parse_request(kind: type[_Message], message: Buffer, bytes_max: int | None = None) -> _Message:
+def parse_request(kind: type[_Message], message: Buffer | None, bytes_max: int | None = None) -> _Message:
     """Read a request message.
 
     Args:
         kind: What it is to be.
-        message: From the peer.
+        message: From the peer; None: it has ended its side without one.
         bytes_max: See `require_short`.
 
     Raises:
-        ArgumentInvalid: The bytes are not that message, or too many.
+        ArgumentInvalid: There is none, or the bytes are not that message, or too many.
     """
+    if message is None:
+        raise ArgumentInvalid("the call ended without a request")
     require_short(message, bytes_max)
     parsed = kind()
     try:

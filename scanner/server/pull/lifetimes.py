@@ -6,9 +6,13 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import trio
 
+from transport import StreamReset, TransportError
+
 if TYPE_CHECKING:
     from scanner.server.pull.kept import Kept, KeptRegistry
+    from scanner.server.pull.pages import Page
     from scanner.server.tables.open_scan import OpenScan
+    from transport import ServerStream
 
 KeptScanT = TypeVar("KeptScanT", bound="Kept[Any, OpenScan[Any]]")
 
@@ -47,3 +51,62 @@ def give_up_lost(
         holder = kept.resource.holder
         if holder is not None and holder.is_call(connection_id, stream_id):
             registry.give_up(kept, now, grace_s)
+
+
+async def send_first(
+    stream: ServerStream,
+    page: Page,
+    registry: KeptRegistry[Any, KeptScanT],
+    kept: KeptScanT | None,
+    grace_s: float,
+) -> None:
+    """Send the first page of a scan, and see it arrive where the client lets us.
+
+    A client that half-closes only once it has the page need not fear that the page is lost: until then the end of its
+    stream or connection gives up what is kept. If it half-closes before, nobody knows whether the page has arrived.
+
+    Args:
+        stream: Of the call.
+        page: The first.
+        registry: Of what is kept.
+        kept: For the next page; None: this one is the last.
+        grace_s: Seconds for which the client may still go on where the connection was lost: it may have the page, and
+            come back. A client that reset its stream does not.
+
+    Raises:
+        TransportError: The stream or the connection is gone.
+
+    Waits:
+        For the stream to take the page, and for the client to half-close.
+    """
+    try:
+        holds_open = _holds_open(stream)
+        await stream.send(*page.parts)
+        await stream.receive()
+    except BaseException:
+        if kept is not None:
+            registry.give_up(kept, trio.current_time(), grace_s if _lost(stream) else 0.0)
+        raise
+    if holds_open and kept is not None:
+        registry.confirm(kept)
+
+
+def _holds_open(stream: ServerStream) -> bool:
+    """Whether the client has not half-closed."""
+    try:
+        return stream.receive_nowait() is not None
+    except trio.WouldBlock:
+        return True
+
+
+def _lost(stream: ServerStream) -> bool:
+    """Whether a call that was cut off was so by anything but its client's will."""
+    try:
+        stream.receive_nowait()
+    except StreamReset as reset:
+        return not reset.by_peer
+    except TransportError:
+        return True
+    except trio.WouldBlock:
+        return False
+    return False

@@ -21,17 +21,13 @@ import trio
 
 from scanner.server.fairness import page_step_bytes, pass_turn
 from scanner.wire.batches import PageFieldsT, Parts, encode_page, encode_rows
-from transport import StreamReset, TransportError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from typing_extensions import Buffer
 
     from scanner.server.config import ScannerConfig
     from scanner.server.tables.open_scan import OpenScan
     from scanner.sources.kv import KvSource
-    from transport import ServerStream
 
 _ROWS_ANY: Final = 2**31 - 1
 """Rows of a page are bounded by its bytes alone."""
@@ -124,58 +120,3 @@ def sealed(fields: PageFieldsT, payload: Buffer | None) -> Page:
     if payload is None:
         return Page((fields.SerializeToString(),), last)
     return Page(encode_page(fields, payload), last)
-
-
-async def send_confirmed(
-    stream: ServerStream, page: Page, give_up: Callable[[float], None], grace_s: float
-) -> bool:
-    """Send the first page of a scan that is kept for the next, and see it arrive where the client lets us.
-
-    A client that half-closes only once it has the page need not fear that the page is lost: until then the end of its
-    stream or connection gives up what is kept.
-
-    Args:
-        stream: Of the call.
-        page: The first.
-        give_up: Called if the page may not have arrived, with the seconds for which the client may still continue it.
-        grace_s: These seconds where the connection was lost: the client may have the page, and come back. A client that
-            reset its stream does not.
-
-    Returns:
-        Whether the page has arrived. False if the client half-closed before it could: then it is unknown.
-
-    Raises:
-        TransportError: The stream or the connection is gone.
-
-    Waits:
-        For the stream to take the page, and for the client to half-close.
-    """
-    try:
-        holds_open = _holds_open(stream)
-        await stream.send(*page.parts)
-        await stream.receive()
-        return holds_open
-    except BaseException:
-        give_up(grace_s if _lost(stream) else 0.0)
-        raise
-
-
-def _holds_open(stream: ServerStream) -> bool:
-    """Whether the client has not half-closed."""
-    try:
-        return stream.receive_nowait() is not None
-    except trio.WouldBlock:
-        return True
-
-
-def _lost(stream: ServerStream) -> bool:
-    """Whether a call that was cut off was so by anything but its client's will."""
-    try:
-        stream.receive_nowait()
-    except StreamReset as reset:
-        return not reset.by_peer
-    except TransportError:
-        return True
-    except trio.WouldBlock:
-        return False
-    return False

@@ -60,8 +60,6 @@ class FetchService:
             TransportError: The stream or the connection is gone.
         """
         message = await stream.receive()
-        if message is None:
-            raise ArgumentInvalid("the call ended without a request")
         request = parse_request(pb.FetchLogRequest, message, self._config.unary_request_bytes_max)
         query = query_from_proto(
             request.query,

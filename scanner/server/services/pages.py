@@ -29,8 +29,9 @@ from scanner.errors import ArgumentInvalid, SnapshotLost, TooManyScans
 from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.server.auth.access import Right, authorize, principal_of
 from scanner.server.counters import HolderKind
+from scanner.server.pull.lifetimes import send_first
 from scanner.server.pull.page_snapshots import PageSnapshots, lost
-from scanner.server.pull.pages import Page, PageMaker, sealed, send_confirmed
+from scanner.server.pull.pages import Page, PageMaker, sealed
 from scanner.server.scan.read_sources import ReadSource
 from scanner.server.scan.resumes import offset_to_resume, require_history
 from scanner.server.services.scans import holder_of
@@ -100,8 +101,6 @@ class PageService:
             TransportError: The stream or the connection is gone.
         """
         message = await stream.receive()
-        if message is None:
-            raise ArgumentInvalid("the call ended without a request")
         request = parse_request(pb.ScanPageRequest, message, self._config.unary_request_bytes_max)
         _check(request)
         query = self._opener.read_query(request.query)
@@ -186,14 +185,7 @@ class PageService:
                     opened.scan.close()
         finally:
             self._snapshots.kept.release(reservation)
-
-        def give_up(grace_s: float) -> None:
-            if kept is not None:
-                self._snapshots.kept.give_up(kept, trio.current_time(), grace_s)
-
-        confirmed = await send_confirmed(call.stream, page, give_up, self._config.snapshot_linger_s)
-        if confirmed and kept is not None:
-            self._snapshots.kept.confirm(kept)
+        await send_first(call.stream, page, self.kept, kept, self._config.snapshot_linger_s)
 
     def _end_with_bucket(self, kept: Kept[int, OpenScan[KvSource]]) -> None:
         kept.resource.when_ended(lambda error: self._snapshots.end(kept, error))

@@ -15,7 +15,8 @@ from scanner.errors import ArgumentInvalid, ScannerError, SequenceInvalid
 from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.server.auth.access import Right, authorize, principal_of
 from scanner.server.counters import Activity, HolderKind
-from scanner.server.pull.pages import Page, PageMaker, sealed, send_confirmed
+from scanner.server.pull.lifetimes import send_first
+from scanner.server.pull.pages import Page, PageMaker, sealed
 from scanner.server.pull.sessions import Repeat, Session, SessionRegistry
 from scanner.server.services.scans import holder_of
 from scanner.wire.batches import encode_schema
@@ -64,8 +65,6 @@ class SessionService:
             TransportError: The stream or the connection is gone.
         """
         message = await stream.receive()
-        if message is None:
-            raise ArgumentInvalid("the call ended without a request")
         request = parse_request(pb.ScanSessionRequest, message, self._config.unary_request_bytes_max)
         is_open = request.HasField("query")
         if is_open == bool(request.scanner_id):
@@ -122,14 +121,7 @@ class SessionService:
                     scan.close()
         finally:
             self._registry.kept.release(reservation)
-
-        def give_up(grace_s: float) -> None:
-            if session is not None:
-                self._registry.kept.give_up(session, trio.current_time(), grace_s)
-
-        confirmed = await send_confirmed(stream, page, give_up, self._config.snapshot_linger_s)
-        if confirmed and session is not None:
-            self._registry.kept.confirm(session)
+        await send_first(stream, page, self.kept, session, self._config.snapshot_linger_s)
 
     async def _continue(self, stream: ServerStream, request: pb.ScanSessionRequest) -> None:
         session_id = _key(request.scanner_id, stream)
