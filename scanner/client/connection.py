@@ -157,9 +157,9 @@ class Connection:
         self._token_refused = False
         """The next connection is made because a token is out of date."""
         self._heard = False
+        """Something that speaks HTTP/2 has answered, ever."""
         self.has_answered = False
         """Whether a unary call has had an answer."""
-        """Something that speaks HTTP/2 has answered, ever."""
         self._server_gone = False
         """What answers was a proxy without its server, when that was looked at last."""
         self.connects = 0
