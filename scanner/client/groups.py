@@ -59,12 +59,7 @@ class GroupInfo:
 
 
 async def list_groups(connection: Connection, table: str, table_id: int) -> list[GroupSummary]:
-    """The reader groups of a table, by name.
-
-    Raises:
-        TableNotFound: The table was dropped; another one of its name is none of it.
-        DataCorrupted: The answer is about another table.
-    """
+    """See `scanner.Table.groups`."""
     request = pb.ListGroupsRequest(table=table, table_id=table_id)
     reply = await call_unary(connection, methods.GROUPS + "ListGroups", request, pb.ListGroupsResponse)
     if reply.HasField("table_id"):
@@ -73,13 +68,7 @@ async def list_groups(connection: Connection, table: str, table_id: int) -> list
 
 
 async def describe_group(connection: Connection, table: str, table_id: int, group: str) -> GroupInfo:
-    """A reader group: its members, and its buckets.
-
-    Raises:
-        TableNotFound: As `list_groups`.
-        GroupNotFound: The table has no such group.
-        DataCorrupted: The answer is about another group.
-    """
+    """See `scanner.Table.group`."""
     request = pb.DescribeGroupRequest(table=table, table_id=table_id, group=_name(group))
     reply = await call_unary(connection, methods.GROUPS + "DescribeGroup", request, pb.DescribeGroupResponse)
     if reply.HasField("group"):
@@ -102,13 +91,7 @@ async def describe_group(connection: Connection, table: str, table_id: int, grou
 
 
 async def delete_group(connection: Connection, table: str, table_id: int, group: str) -> None:
-    """Forget a reader group and its positions.
-
-    Raises:
-        TableNotFound: As `list_groups`.
-        GroupNotFound: The table has no such group.
-        GroupNotEmpty: It has members.
-    """
+    """See `scanner.Table.delete_group`."""
     request = pb.DeleteGroupRequest(table=table, table_id=table_id, group=_name(group))
     reply = await call_unary(connection, methods.GROUPS + "DeleteGroup", request, pb.DeleteGroupResponse)
     if reply.HasField("group"):

@@ -44,12 +44,7 @@ class BucketRanges(Sequence[KeyRange]):
 async def split_bucket(
     connection: Connection, table: str, table_id: int, bucket: int, wish: SplitWish, key_range: KeyRange
 ) -> BucketRanges:
-    """Cut a bucket; see `scanner.Table.split`.
-
-    Raises:
-        ScannerError: The server refused, or could not be reached.
-        DataCorrupted: The answer makes no sense.
-    """
+    """Cut a bucket; see `scanner.Table.split`."""
     if is_empty(key_range):
         return BucketRanges(bucket, (key_range,), 0)
     request = pb.SplitBucketRequest(

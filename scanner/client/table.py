@@ -316,6 +316,7 @@ class Table:
             TableNotFound: The table was dropped.
             PermissionDenied: The caller may not read the table.
             SourceUnsupported: The server is older than this call.
+            DataCorrupted: The answer makes no sense.
 
         Waits:
             For the server.
@@ -359,6 +360,7 @@ class Table:
 
         Raises:
             TableNotFound: The table was dropped.
+            DataCorrupted: The answer is about another table.
         """
         return await list_transactions(self._connection, self.name, self.table_id)
 
@@ -413,7 +415,8 @@ class Table:
         """The reader groups of the table, by name.
 
         Raises:
-            TableNotFound: The table was dropped.
+            TableNotFound: The table was dropped; another one of its name is none of it.
+            DataCorrupted: The answer is about another table.
         """
         return await list_groups(self._connection, self.name, self.table_id)
 
@@ -423,6 +426,7 @@ class Table:
         Raises:
             TableNotFound: The table was dropped.
             GroupNotFound: The table has no such group.
+            DataCorrupted: The answer is about another group.
         """
         return await describe_group(self._connection, self.name, self.table_id, name)
 

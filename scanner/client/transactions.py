@@ -503,12 +503,7 @@ class PartWriter:
 
 
 async def list_transactions(connection: Connection, table: str, table_id: int) -> list[TransactionInfo]:
-    """What a table has of transactions, by name.
-
-    Raises:
-        TableNotFound: There is no such table of that id.
-        DataCorrupted: The answer is about another table.
-    """
+    """See `scanner.Table.transactions`."""
     request = pb.ListTransactionsRequest(table=table, table_id=table_id)
     path = methods.TRANSACTIONS + "ListTransactions"
     reply = await call_unary(connection, path, request, pb.ListTransactionsResponse)
