@@ -36,6 +36,7 @@ from scanner.client.table import Keys
 from scanner.client.transactions import TransactionInfo
 from scanner.client.writer import OnAcknowledged, WriteResult
 from scanner.client.writer import Writer as TrioWriter
+from scanner.data.images import ImageInfo, ImageState
 from scanner.data.keys import ALL_KEYS, KeyRange
 from scanner.data.table import TableDescription
 from scanner.sync.leases import Lease, Leases
