@@ -423,17 +423,13 @@ class Catalog:
         async with self._changing:
             if self._tables.get(name) is not table:
                 raise TableNotFound(f"table {name!r} was dropped")
-            if await self._run_blocking(functools.partial(self._has_transactions, name)):
-                return False
-            if not all(bucket.unwritten for bucket in buckets):
+            # No waiting between this look and the drop, not for a thread either: rows may be staged meanwhile.
+            if self._store.transaction_files(name).used or not all(each.unwritten for each in buckets):
                 return False
             await self._drop(name, when_gone)
         for each in self.after_drop:
             await each()
         return True
-
-    def _has_transactions(self, name: str) -> bool:
-        return self._store.transaction_files(name).used
 
     async def _drop(self, name: str, when_gone: Callable[[], None]) -> None:
         """Called with `_changing` held; no bucket takes a write from the first moment on."""

@@ -557,6 +557,30 @@ async def test_what_is_staged_while_an_unwritten_table_goes_is_refused() -> None
         assert await catalog.drop_unwritten("t")
 
 
+async def test_what_is_staged_before_an_unwritten_table_goes_keeps_it() -> None:
+    """It was acknowledged, so whoever looked before that looks again, or leaves no time for it."""
+    store, config = new_store(), ScannerConfig()
+    staged = list[StoredStage]()
+
+    async def stage_behind(function: Callable[[], T]) -> T:
+        result = function()
+        if looking and not (isinstance(function, functools.partial) and function.func == store.drop_table):
+            await stage_row(transactions, store, _key("load", 1))
+            staged.extend(store.transaction_files("t").stages())
+        return result
+
+    async with trio.open_nursery() as nursery:
+        looking = False
+        catalog = Catalog(store, config, nursery, stage_behind)
+        transactions = await Transactions.load(store, catalog, config, nursery, inline, _Clock().now_ms)
+        table = await catalog.table("t")
+        for index in range(table.description.buckets):
+            await catalog.bucket(table, index)
+        looking = True
+        dropped = await catalog.drop_unwritten("t")
+    assert dropped != bool(staged)
+
+
 async def test_a_table_that_is_dropped_while_its_transactions_are_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
