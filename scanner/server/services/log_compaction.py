@@ -46,7 +46,7 @@ class CompactionService:
         """Cut the changelogs of one bucket or of all, one after another, and answer what went and what is pinned.
 
         Raises:
-            TableNotFound, BucketNotFound: There is nothing to cut.
+            TableNotFound, BucketNotFound: There is nothing to cut, or not any more.
             ArgumentInvalid: An offset without its bucket, or a time in the future.
             OffsetOutOfRange: The offset is past the log's end.
             StoreFailed, DataCorrupted: Of the first that could not be cut; the others were, and the server's log names
@@ -67,17 +67,17 @@ class CompactionService:
         cuts: list[pb.CompactedLog] = []
         failed: ScannerError | None = None
         try:
-            for index in indices:
-                try:
-                    bucket = await self._catalog.bucket(table, index)
-                    wanted = await self._wanted(bucket, message)
-                    cuts.append(_info(index, await self._retention.cut(message.table, index, bucket, wanted)))
-                    await self._retention.free(bucket)
-                except (StoreFailed, DataCorrupted) as error:
-                    _logger.error(
-                        "the changelog of %s[%d] is not cut: %s", message.table, index, error.message
-                    )
-                    failed = failed or error
+            async with self._catalog.unless_dropped(message.table, table.table_id):
+                for index in indices:
+                    try:
+                        bucket = await self._catalog.bucket(table, index)
+                        wanted = await self._wanted(bucket, message)
+                        cuts.append(_info(index, await self._retention.cut(message.table, index, bucket, wanted)))
+                        await self._retention.free(bucket)
+                    except (StoreFailed, DataCorrupted) as error:
+                        where = f"{message.table}[{index}]"
+                        _logger.error("the changelog of %s is not cut: %s", where, error.message)
+                        failed = failed or error
             if failed is not None:
                 raise failed
         finally:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import datetime
 import logging
 import random
+import threading
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+import trio
 
 import scanner
 from scanner.errors import (
@@ -93,6 +95,35 @@ async def test_the_disk_of_what_goes_is_given_back_before_the_answer(tmp_path: P
         await admin.compact_log("items", before=4000, bucket=0)
         with bucket.storage._lifetime.using() as database:
             assert cut_files(database, bucket.storage._state.log_range) == []
+
+
+@pytest.mark.rocks
+async def test_a_table_that_is_dropped_while_disk_is_given_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Is not found, and nothing is wrong with the disk."""
+    about_to_free, dropped = trio.Event(), threading.Event()
+    free = RocksBucket.free_log
+
+    def free_later(bucket: RocksBucket) -> bool:
+        trio.from_thread.run_sync(about_to_free.set)
+        dropped.wait()
+        return free(bucket)
+
+    monkeypatch.setattr(RocksBucket, "free_log", free_later)
+    async with open_server(tmp_path) as server, scanner.connect(f"127.0.0.1:{server.port}") as admin:
+        await admin.create_table("items", sample([]).schema, ["id"], buckets=1)
+
+        async def compact() -> None:
+            with pytest.raises(TableNotFound, match="was dropped"):
+                await admin.compact_log("items")
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(compact)
+            await about_to_free.wait()
+            await admin.drop_table("items")
+            dropped.set()
+    assert [each.message for each in caplog.records if each.levelno >= logging.ERROR] == []
 
 
 async def scan_ended(admin: scanner.Client) -> None:
