@@ -162,7 +162,8 @@ class BucketCheckpoints:
                 if before is not None and before.log_offset == made.log_offset:
                     self._replaced_id = before.checkpoint_id
                 self._owner.activity.checkpoints_made += 1
-        await self.prune()
+        with self.held(made):  # Others may be made meanwhile; whoever asked for this one can hold it then.
+            await self.prune()
         return made
 
     async def prune(self) -> None:

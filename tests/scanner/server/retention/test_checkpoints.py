@@ -245,6 +245,44 @@ async def test_a_checkpoint_that_is_leased_beside_a_prune_stays(store: Store) ->
         assert await kept.snapshot_ids("report") == [0, 1]
 
 
+async def test_a_checkpoint_that_is_made_for_a_lease_stays_until_it_is_leased(store: Store) -> None:
+    """While an older one is being dropped for it, a newer one is made: the lease gets the one that was made for it."""
+    async with (
+        open_maintenance(store, ScannerConfig(checkpoints_kept=1)) as kept,
+        trio.open_nursery() as nursery,
+    ):
+        checkpoints, dropping, gate = await kept.checkpoints(), trio.Event(), trio.Event()
+        await kept.write([0])
+        await checkpoints.create()
+        await kept.write([1])
+        run_blocking = kept.maintenance.checkpoints.run_blocking
+        made: list[int] = []
+
+        async def wait_to_drop(function: Callable[[], T]) -> T:
+            if len(made):
+                dropping.set()
+                await gate.wait()
+            result = await run_blocking(function)
+            made.append(len(made))
+            return result
+
+        async def lease() -> None:
+            _, missing = await kept.acquire("report", target(Choice.NEW, 0))
+            assert not missing
+
+        kept.maintenance.checkpoints.run_blocking = wait_to_drop
+        async with trio.open_nursery() as leasing:
+            leasing.start_soon(lease)
+            await dropping.wait()
+            kept.maintenance.checkpoints.run_blocking = run_blocking
+            await kept.write([2])
+            nursery.start_soon(checkpoints.create)
+            while checkpoints.as_of(3) is None:
+                await trio.lowlevel.checkpoint()
+            gate.set()
+        assert await kept.snapshot_ids("report") == [0, 1]
+
+
 async def test_a_prune_that_is_cancelled_forgets_none(store: Store) -> None:
     """As by the reset of the call that dropped their leases: the next one drops the rest, without a new start."""
     async with open_maintenance(store, ScannerConfig(checkpoints_kept=9)) as kept:
