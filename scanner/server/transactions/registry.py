@@ -537,10 +537,13 @@ class Transactions:
 
         async def apply() -> None:
             await self._wait_earlier(table, decision)
-            async with table.gate.applying():
-                shares = await self._applier.apply(table.files, table.name, decision, name.chosen(decision))
-            done = replace(decision, shares=shares)
-            await self._write(table, done)
+            async with self._catalog.unless_dropped(table.name, decision.table_id):
+                async with table.gate.applying():
+                    shares = await self._applier.apply(
+                        table.files, table.name, decision, name.chosen(decision)
+                    )
+                done = replace(decision, shares=shares)
+                await self._write(table, done)
             name.decision = done
             table.gate.applied(name.text)
             await self._drop_superseded(name)

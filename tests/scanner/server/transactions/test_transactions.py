@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import logging
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, closing
@@ -40,6 +41,7 @@ from scanner.server.auth.access import CredentialsFile
 from scanner.server.config import ScannerConfig
 from scanner.server.server import Server, open_server
 from scanner.server.tables.catalog import Catalog, ServedTable
+from scanner.server.transactions import completion
 from scanner.server.transactions.decisions import Decision
 from scanner.server.transactions.names import TransactionName, TransactionTable, VersionKey
 from scanner.server.transactions.overwriting import deletions
@@ -79,6 +81,36 @@ async def serving(
     async with open_server(store, config=config) as server:
         async with scanner.connect(f"127.0.0.1:{server.port}") as client:
             yield server, client
+
+
+@pytest.mark.rocks
+async def test_a_table_that_is_dropped_while_its_version_is_applied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """There is nothing left to apply, and nothing wrong that the log would have to tell."""
+    applying, dropped = trio.Event(), threading.Event()
+    begin = completion._begin
+
+    def begin_late(*arguments: Any) -> object:
+        trio.from_thread.run_sync(applying.set)
+        dropped.wait()
+        return begin(*arguments)
+
+    monkeypatch.setattr(completion, "_begin", begin_late)
+    async with serving(tmp_path) as (_, client), trio.open_nursery() as nursery:
+        table = await client.create_table("t", SCHEMA, ["id"], 1)
+        version = table.transaction("load", 1)
+        await version.stage(rows(BEFORE), part=0, attempt=0)
+
+        async def publish() -> None:
+            with pytest.raises(TableNotFound, match="was dropped"):
+                await version.publish({0: 0})
+
+        nursery.start_soon(publish)
+        await applying.wait()
+        await client.drop_table("t")
+        dropped.set()
+    assert [record.message for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
 async def test_no_more_parts_than_a_version_may_have() -> None:
