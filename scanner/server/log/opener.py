@@ -277,30 +277,45 @@ class LogOpener:
         Filter(query.predicates, table.description.schema)
         return table, table.schema.resolve(query, changes=True)
 
+    async def bucket(self, table: ServedTable, index: int) -> ServedBucket:
+        """Look up a bucket of a fetch. All of them first: a drop that keeps it waiting waits for scans that are open.
+
+        Args:
+            table: Of `resolve`.
+            index: Of the bucket.
+
+        Raises:
+            ScannerError: As `Catalog.bucket`.
+
+        Waits:
+            The first time for storage, and for tables that are being created or dropped.
+        """
+        return await self._catalog.bucket(table, index)
+
     async def open_fetch(
-        self, table: ServedTable, query: ScanQuery, position: pb.FetchPosition
-    ) -> tuple[ServedBucket, OpenScan[LogSource]]:
+        self, table: ServedTable, bucket: ServedBucket, query: ScanQuery, position: pb.FetchPosition
+    ) -> OpenScan[LogSource]:
         """Open a bucket's changelog for one answer, which keeps nothing of the log.
 
         Args:
             table: Of `resolve`.
+            bucket: Of it.
             query: Likewise.
             position: Where to go on, or to begin; it may be inside a commit.
 
         Returns:
-            The bucket, and its changes, to be closed.
+            Its changes, to be closed.
 
         Raises:
             SnapshotLost: The position is of another history of the bucket.
             ScannerError: As `open`.
 
         Waits:
-            The first time for storage; for the commit that runs now, if a time is asked for.
+            For storage, if it was closed; for the commit that runs now, if a time is asked for.
 
         Cancellation:
             No effect: nothing is open.
         """
-        bucket = await self._catalog.bucket(table, position.bucket)
         now_us = self._now_us()
         await bucket.wait_stamped_before(position.start.timestamp_us)
         async with bucket.beside_commits():
@@ -324,7 +339,7 @@ class LogOpener:
             table.when_dropped.append(functools.partial(self._forget, bucket))
         if blocks not in recent:
             recent.append(blocks)
-        return bucket, scan
+        return scan
 
     def _forget(self, bucket: ServedBucket, error: ScannerError) -> None:
         """Its table was dropped."""

@@ -30,6 +30,7 @@ from scanner.wire.queries import parse_request, query_from_proto
 if TYPE_CHECKING:
     from scanner.server.config import ScannerConfig
     from scanner.server.log.opener import LogOpener
+    from scanner.server.tables.bucket import ServedBucket
     from scanner.server.tables.catalog import ServedTable
     from scanner.wire.queries import ScanQuery
     from transport import ServerStream
@@ -86,10 +87,19 @@ class FetchService:
             )
         schema = b""
         with ExitStack() as opened:
-            parts = []
-            for number, position in enumerate(request.positions):
-                bytes_max = self._bucket_bytes(request, position)
-                parts.append(await self._open(stream, opened, table, query, position, bytes_max))
+            parts = [
+                BucketFetch(position.bucket, self._bucket_bytes(request, position))
+                for position in request.positions
+            ]
+            for number, part in enumerate(parts):
+                try:
+                    part.bucket = await self._logs.bucket(table, part.index)
+                except ScannerError as error:
+                    part.fail(error)
+                await pass_turn_among(number)
+            for number, (part, position) in enumerate(zip(parts, request.positions, strict=True)):
+                if part.bucket is not None:
+                    await self._open(stream, opened, table, part, part.bucket, query, position)
                 await pass_turn_among(number)
             await Fetch(parts, self._limits(request)).fill()
             if request.with_schema:
@@ -104,19 +114,18 @@ class FetchService:
         stream: ServerStream,
         opened: ExitStack,
         table: ServedTable,
+        part: BucketFetch,
+        bucket: ServedBucket,
         query: ScanQuery,
         position: pb.FetchPosition,
-        bytes_max: int,
-    ) -> BucketFetch:
-        part = BucketFetch(position.bucket, bytes_max)
+    ) -> None:
         try:
-            part.bucket, part.scan = await self._logs.open_fetch(table, query, position)
+            part.scan = await self._logs.open_fetch(table, bucket, query, position)
         except ScannerError as error:
             part.fail(error)
         else:
             opened.callback(part.scan.close)
             part.scan.holder = holder_of(stream, HolderKind.PAGE, pb.SCAN_SOURCE_LOG)
-        return part
 
     def _limits(self, request: pb.FetchLogRequest) -> FetchLimits:
         config = self._config

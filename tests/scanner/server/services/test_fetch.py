@@ -26,6 +26,7 @@ from scanner.errors import (
 from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.proto.weir.v1 import tables_pb2
 from scanner.server.config import ScannerConfig
+from scanner.server.tables.catalog import Catalog, ServedTable
 from scanner.storage.memory.store import MemoryStore
 from scanner.wire import methods
 from scanner.wire.batches import decode_batch, decode_fetched, decode_schema, verify_payload
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
 
     import transport
     from scanner.server.server import Server
+    from scanner.server.tables.bucket import ServedBucket
     from scanner.storage.interface import Bucket
 
 LONG_MS = 30_000
@@ -475,3 +477,19 @@ async def test_fetches_are_limited() -> None:
             assert isinstance(error, TooManyScans)
             assert error.retriable
             nursery.cancel_scope.cancel()
+
+
+async def test_no_bucket_is_opened_while_the_changes_of_another_one_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A drop of the table between them would wait for the fetch, and the fetch for the drop."""
+    store, scans = MemoryStore(), list[object]()
+    store.create_table(description(buckets=3))
+    open_bucket = Catalog._open_bucket
+
+    async def open_noted(catalog: Catalog, table: ServedTable, index: int) -> ServedBucket:
+        scans.append(list(catalog.open_scans()))
+        return await open_bucket(catalog, table, index)
+
+    monkeypatch.setattr(Catalog, "_open_bucket", open_noted)
+    async with serving(store) as (_, client):
+        await fetch(client, *(pb.FetchPosition(bucket=index) for index in range(3)))
+    assert scans == [[], [], []]
