@@ -322,6 +322,7 @@ class ServedBucket:
         if self.storage.idle or not upkeep:
             self.used_at = trio.current_time()
         await self._files.open()
+        self.check_served()  # The table may have been dropped meanwhile.
 
     async def fetch(self, read: Callable[[], None]) -> None:
         """Run what a scan has to read from the disk."""

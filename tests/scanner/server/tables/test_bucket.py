@@ -253,6 +253,21 @@ async def test_one_of_those_who_need_a_bucket_open_waits_for_room() -> None:
         nursery.cancel_scope.cancel()
 
 
+async def test_a_bucket_whose_table_is_dropped_while_its_files_are_opened() -> None:
+    """Is not found: who took it for open would read what is gone, or wait for ever for what happens in it."""
+
+    async def open_and_drop(function: Callable[[], T]) -> T:
+        found = function()
+        bucket.refuse(TableNotFound("table 'items' was dropped"))
+        return found
+
+    async with trio.open_nursery() as nursery:
+        recorder = Recorder(filled_store(0).bucket("items", 0), idle=True)
+        bucket = ServedBucket(recorder, ScannerConfig(), nursery, open_and_drop)  # type: ignore[arg-type]
+        with pytest.raises(TableNotFound, match="was dropped"):
+            await bucket.wake()
+
+
 async def test_nobody_waits_for_the_writes_of_a_bucket_that_is_being_closed() -> None:
     """They will wait for room to open it again: who makes room would wait for who waits for it."""
     closed = trio.Event()
