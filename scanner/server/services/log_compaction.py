@@ -72,7 +72,9 @@ class CompactionService:
                     try:
                         bucket = await self._catalog.bucket(table, index)
                         wanted = await self._wanted(bucket, message)
-                        cuts.append(_info(index, await self._retention.cut(message.table, index, bucket, wanted)))
+                        cuts.append(
+                            _info(index, await self._retention.cut(message.table, index, bucket, wanted))
+                        )
                         await self._retention.free(bucket)
                     except (StoreFailed, DataCorrupted) as error:
                         where = f"{message.table}[{index}]"

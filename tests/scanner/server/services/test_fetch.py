@@ -479,7 +479,9 @@ async def test_fetches_are_limited() -> None:
             nursery.cancel_scope.cancel()
 
 
-async def test_no_bucket_is_opened_while_the_changes_of_another_one_are(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_bucket_is_opened_while_the_changes_of_another_one_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A drop of the table between them would wait for the fetch, and the fetch for the drop."""
     store, scans = MemoryStore(), list[object]()
     store.create_table(description(buckets=3))
