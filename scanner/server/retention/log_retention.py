@@ -109,7 +109,8 @@ class Retention:
             try:
                 wanted = await self.wanted_start(bucket)
                 if wanted > bucket.storage.log_start:
-                    self._end_longest(f"{name}[{index}]", bucket, wanted)
+                    async with bucket.between_commits(upkeep=True):
+                        self._end_longest(f"{name}[{index}]", bucket, wanted)
                     await self.cut(name, index, bucket, wanted)
                 await self._tidy(name, index, bucket)
                 if idle:

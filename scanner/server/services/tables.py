@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import traceback
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -238,17 +239,20 @@ class TablesService:
         for index in range(table.description.buckets):
             served = await self._catalog.bucket(table, index)
             await served.wait_stamped_before(message.timestamp_us)
-            bucket = served.storage
-            found = pb.OffsetRange(
-                bucket=index,
-                start_offset=bucket.log_start,
-                end_offset=bucket.log_end,
-                history=bucket.lineage.history_of(bucket.log_end),
-            )
-            if message.HasField("timestamp_us"):
-                time_us = message.timestamp_us
-                found.at_offset = start_offset(bucket, LogStart(timestamp_us=time_us), now_us)
-                found.at_is_kept = keeps_since(bucket, found.at_offset, time_us)
+            asks_time = message.HasField("timestamp_us")
+            # A time is looked up in storage, which may be being opened anew, and whoever reads it waits for that.
+            async with served.beside_commits() if asks_time else nullcontext():
+                bucket = served.storage
+                found = pb.OffsetRange(
+                    bucket=index,
+                    start_offset=bucket.log_start,
+                    end_offset=bucket.log_end,
+                    history=bucket.lineage.history_of(bucket.log_end),
+                )
+                if asks_time:
+                    time_us = message.timestamp_us
+                    found.at_offset = start_offset(bucket, LogStart(timestamp_us=time_us), now_us)
+                    found.at_is_kept = keeps_since(bucket, found.at_offset, time_us)
             ranges.append(found)
             await pass_turn_among(index)
         return pb.ListOffsetsResponse(ranges=ranges, table_id=table.table_id).SerializeToString()

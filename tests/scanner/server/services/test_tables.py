@@ -13,6 +13,7 @@ from unittest.mock import ANY
 import pyarrow as pa
 import pytest
 import trio
+import trio.testing
 
 import scanner
 from scanner.data.keys import bucket_of
@@ -602,3 +603,28 @@ async def test_a_write_that_fails_is_told_whatever_is_accepted_meanwhile() -> No
     sender.send_nowait(DiskFull("no room"))
     sender.close()
     receiver.close()
+
+
+async def test_a_time_is_looked_up_when_storage_is_not_being_opened_anew() -> None:
+    """Else whoever reads storage waits in the loop of the server, and with it everybody."""
+    async with (
+        serving(filled_store(3)) as (server, client),
+        trio.open_nursery() as nursery,
+    ):
+        bucket = await server._services.catalog.bucket(await server._services.catalog.table("items"), 0)
+        request = tables_pb2.ListOffsetsRequest(table="items", timestamp_us=1).SerializeToString()
+        answers: list[tables_pb2.ListOffsetsResponse] = []
+
+        async def ask() -> None:
+            answer = await call(client, "ListOffsets", request)
+            answers.append(tables_pb2.ListOffsetsResponse.FromString(answer))
+
+        async with bucket.between_commits():
+            nursery.start_soon(ask)
+            await trio.testing.wait_all_tasks_blocked()
+            for _ in range(3):  # Answered behind it, if it was answered.
+                await call(client, "ListTables", tables_pb2.ListTablesRequest().SerializeToString())
+            assert answers == []
+        while not answers:
+            await trio.lowlevel.checkpoint()
+    assert answers[0].ranges[0].end_offset == 3
