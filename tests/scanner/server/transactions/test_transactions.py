@@ -604,7 +604,7 @@ async def test_what_is_staged_before_an_unwritten_table_goes_keeps_it() -> None:
     async with trio.open_nursery() as nursery:
         looking = False
         catalog = Catalog(store, config, nursery, stage_behind)
-        transactions = await Transactions.load(store, catalog, config, nursery, inline, _Clock().now_ms)
+        transactions = await Transactions(store, catalog, config, nursery, inline, _Clock().now_ms).load()
         table = await catalog.table("t")
         for index in range(table.description.buckets):
             await catalog.bucket(table, index)
