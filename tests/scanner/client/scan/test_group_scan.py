@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
+import pyarrow as pa
 import pytest
 import trio
 import trio.testing
@@ -20,6 +21,7 @@ from scanner.wire.statuses import to_call_failed
 from tests.support.groups import CONFIG, GROUP, group_world, pass_time, until
 from tests.support.hosts import connected_to, memory_host, settle
 from tests.support.push_messages import SCHEMA, rows, started
+from tests.support.scans import sample
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -349,6 +351,25 @@ async def test_whether_there_are_new_columns_can_be_asked_while_buckets_go(
             for seat in batches._seats.values():
                 seat.progress = cast("Any", _LosesBuckets(batches._seats))
             assert not batches.schema_outdated
+
+
+async def test_a_reader_tells_of_columns_that_are_new(autojump_clock: trio.testing.MockClock) -> None:
+    """As its scans were told, also when the bucket has gone to another reader since."""
+    async with group_world(buckets=1) as world, world.client("reader") as client:
+        table = await client.table("items")
+        await world.write(table, 10)
+        scan = table.new_scan().with_source("log").in_group(GROUP, member="only")
+        async with scan.execute() as batches:
+            await anext(batches)
+            assert not batches.schema_outdated
+            await table.add_column(pa.field("fresh", pa.int64()))
+            await table.write(sample(range(10, 20)).append_column("fresh", pa.nulls(10, pa.int64())))
+            await anext(batches)
+            assert batches.schema_outdated
+            async with scan.execute() as second:
+                await until(lambda: bool(second.assigned))
+                await until(lambda: not batches.assigned)
+                assert batches.schema_outdated
 
 
 @pytest.mark.parametrize("bucket", [-1, 2])

@@ -252,6 +252,22 @@ async def test_a_newer_scan_of_a_bucket_takes_the_place_of_the_one_before(
                     assert after.rows == 10
 
 
+async def test_a_member_that_has_left_reads_no_further(autojump_clock: trio.testing.MockClock) -> None:
+    """What it has read it may still store. Refusals are counted, and how often a bucket was given to a member."""
+    async with group_world(1) as world, world.client() as client, world.raw() as raw:
+        table = await client.table("items")
+        await world.write(table, 10)
+        async with table.new_scan().with_source("log").in_group(GROUP).execute() as batches:
+            await until(lambda: bool(batches.assigned))
+            epoch = batches.assigned[0]
+        async with open_scan(raw, source=LOG, group=GROUP, group_epoch=epoch) as scan:
+            assert isinstance(await failure(scan.receive_all), GroupEpochStale)
+        assert await commit(raw, 0, epoch, 10) is None
+        assert await commit(raw, 0, epoch - 1, 10) is not None
+        activity = world.server.statistics().activity
+        assert (activity.group_assignments, activity.group_refusals) == (1, 2)
+
+
 async def test_memberships_that_are_none(autojump_clock: trio.testing.MockClock) -> None:
     """Without a join, with a bad name or instance, a second join, of no table; one too many; one that says nothing."""
     async with reading(group_members_max=1) as at:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 import trio
 import trio.testing
 
-from scanner.errors import StoreFailed, TableNotFound
+from scanner.errors import DiskFull, StoreFailed, TableNotFound
 from scanner.server.transactions.completion import Completion
 
 
@@ -52,3 +54,34 @@ async def test_a_failure_is_logged_once(
         nursery.cancel_scope.cancel()
     assert len(said) == 1
     assert len(caplog.messages) == 2
+
+
+async def test_who_waits_is_told_of_the_newest_failure(autojump_clock: trio.testing.MockClock) -> None:
+    """Of another one than before, though the first was kept to be told again."""
+    failures = [StoreFailed("the disk refused"), DiskFull("no space is left")]
+
+    async def apply() -> None:
+        raise failures[0]
+
+    completion = Completion(apply, "version 1")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(completion.run)
+        with pytest.raises(StoreFailed, match="the disk refused"):
+            await completion.wait()
+        del failures[0]
+        with pytest.raises(DiskFull, match="no space is left"):
+            await completion.wait()
+        nursery.cancel_scope.cancel()
+
+
+async def test_it_is_tried_again_less_and_less_often(autojump_clock: trio.testing.MockClock) -> None:
+    """After half a second, then after twice as long as before, and at last every half minute."""
+    tried: list[float] = []
+
+    async def apply() -> None:
+        tried.append(trio.current_time())
+        raise StoreFailed("the disk refused")
+
+    with trio.move_on_after(100):
+        await Completion(apply, "version 1").run()
+    assert [after - before for before, after in pairwise(tried)] == [0.5, 1, 2, 4, 8, 16, 30, 30]
