@@ -40,6 +40,6 @@ def assign(buckets: Iterable[int], members: Iterable[str], owners: Mapping[int, 
     target = {bucket: name for name in names for bucket in held[name][: quota[name]]}
     free = iter([bucket for bucket in wanted if bucket not in target])
     for name in names:
-        for _ in range(quota[name] - len(held[name][: quota[name]])):
+        for _ in range(quota[name] - len(held[name])):
             target[next(free)] = name
     return dict(sorted(target.items()))

@@ -56,7 +56,7 @@ from scanner.storage.rocksdb.store import RocksStore
 from scanner.storage.rocksdb.table_directories import mark_dropping
 from scanner.storage.rocksdb.transaction_files import RocksTransactionFiles
 from scanner.storage.transactions import ALL_KNOWN, StageKey, StoredStage, mutation_frames
-from scanner.tasks import inline
+from scanner.tasks import RunBlocking, inline
 from scanner.wire import methods
 from scanner.wire.batches import encode_stream
 from tests.scanner.server.auth import test_access as access
@@ -441,12 +441,16 @@ def new_store(buckets: int = 2) -> MemoryStore:
 
 
 async def load(
-    store: MemoryStore, nursery: trio.Nursery, clock: _Clock, config: ScannerConfig | None = None
+    store: MemoryStore,
+    nursery: trio.Nursery,
+    clock: _Clock,
+    config: ScannerConfig | None = None,
+    run_blocking: RunBlocking = inline,
 ) -> Transactions:
     """The transactions of a server that starts now."""
     config = config or ScannerConfig()
-    catalog = Catalog(store, config, nursery, inline)
-    return await Transactions(store, catalog, config, nursery, inline, clock.now_ms).load()
+    catalog = Catalog(store, config, nursery, run_blocking)
+    return await Transactions(store, catalog, config, nursery, run_blocking, clock.now_ms).load()
 
 
 async def stage_row(
@@ -744,6 +748,35 @@ async def test_a_decision_is_told_though_its_publisher_goes(monkeypatch: pytest.
         assert not (await transactions.publish(_key("a", 0), {})).decided
 
 
+async def test_a_stage_that_ends_while_its_version_is_decided_is_not_kept() -> None:
+    """Its writer is told so. It was no part of what was verified, and would go with what the decision leaves over."""
+    store, verified, decide = new_store(), trio.Event(), trio.Event()
+    ended: list[tuple[int, bool]] = []
+
+    async def run_blocking(function: Callable[[], T]) -> T:
+        step = function.func if isinstance(function, functools.partial) else function
+        if step.__name__ == "require_room" and not verified.is_set():
+            verified.set()
+            await decide.wait()
+        return function()
+
+    async with trio.open_nursery() as nursery:
+        transactions = await load(store, nursery, _Clock(), run_blocking=run_blocking)
+        await stage_row(transactions, store, _key("a", 0))
+        nursery.start_soon(transactions.publish, _key("a", 0), {0: 0})
+        await verified.wait()
+        late = await transactions.open_stage(_key("a", 0), Attempt(0, 0), b"late".ljust(16))
+
+        async def finish() -> None:
+            ended.append(await late.finish())
+
+        nursery.start_soon(finish)
+        await trio.testing.wait_all_tasks_blocked()
+        assert not ended
+        decide.set()
+    assert ended == [(0, True)]
+
+
 @pytest.mark.rocks
 async def test_a_name_of_which_nothing_is_left_is_forgotten(tmp_path: Path) -> None:
     """A writer that failed leaves no name, and no directory."""
@@ -902,8 +935,9 @@ async def test_a_publisher_whose_answer_is_lost_publishes_again() -> None:
 
 
 @pytest.mark.rocks
+@pytest.mark.parametrize("aborted", [False, True])
 async def test_a_decision_whose_writing_failed_is_looked_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, aborted: bool
 ) -> None:
     """The last sync failed, so the disk has it: it is not aborted, and publishing again abides by it."""
     real = RocksTransactionFiles.write_decision
@@ -923,8 +957,9 @@ async def test_a_decision_whose_writing_failed_is_looked_up(
         await version.stage(rows({50: "b"}), part=0, attempt=1)
         with pytest.raises(StoreFailed):
             await version.publish({0: 0})
-        with pytest.raises(TransactionDecided):
-            await version.abort()
+        if aborted:
+            with pytest.raises(TransactionDecided):
+                await version.abort()
         published = await version.publish({0: 1})
         assert (published.decided, published.attempts) == (False, {0: 0})
         assert (await contents(table))[50] == "a"
