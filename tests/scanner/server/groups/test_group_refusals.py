@@ -39,6 +39,7 @@ from tests.support.groups import (
     refusal,
     until,
 )
+from tests.support.hosts import settle
 from tests.support.scans import failure, open_scan
 
 if TYPE_CHECKING:
@@ -50,6 +51,11 @@ LOG = scanner_pb2.SCAN_SOURCE_LOG
 ALIVE = pb.JoinRequest(alive=pb.Alive()).SerializeToString()
 TWO_RELEASED = pb.JoinRequest(release=pb.Release(buckets=[pb.HeldBucket()] * 2)).SerializeToString()
 """Of a table that has one bucket."""
+
+
+def _release(bucket: int, epoch: int) -> bytes:
+    held = pb.HeldBucket(bucket=bucket, epoch=epoch)
+    return pb.JoinRequest(release=pb.Release(buckets=[held])).SerializeToString()
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,6 +272,40 @@ async def test_a_member_that_has_left_reads_no_further(autojump_clock: trio.test
         assert await commit(raw, 0, epoch - 1, 10) is not None
         activity = world.server.statistics().activity
         assert (activity.group_assignments, activity.group_refusals) == (1, 2)
+
+
+async def test_a_member_gives_back_nothing_but_its_own(autojump_clock: trio.testing.MockClock) -> None:
+    """Not the bucket that it waits for, nor by an epoch that is over, nor one that there is not."""
+    async with (
+        group_world(2) as world,
+        world.client() as client,
+        world.raw() as raw,
+        raw.open_stream(methods.JOIN) as first,
+        raw.open_stream(methods.JOIN) as second,
+    ):
+        table, assigned = await client.table("items"), list[pb.AssignedBucket]()
+
+        async def owners() -> list[str | None]:
+            return [each.member for each in (await table.group(GROUP)).buckets]
+
+        await first.send(join_request("a"))
+        while len(assigned) < 2:
+            assigned = list(pb.JoinResponse.FromString(bytes(await first.receive())).assignment.buckets)
+        began_at = trio.current_time()
+        await second.send(join_request("b"))
+        while not any(each.moving for each in assigned):
+            assigned = list(pb.JoinResponse.FromString(bytes(await first.receive())).assignment.buckets)
+        bucket, epoch = next((each.bucket, each.epoch) for each in assigned if each.moving)
+        for stream, *given in ((second, bucket, epoch), (first, bucket, epoch - 1), (first, 7, epoch)):
+            await stream.send(_release(*given))
+            await settle()
+            assert await owners() == ["a", "a"]
+        await first.send(_release(bucket, epoch))
+        await settle()
+        assert sorted(map(str, await owners())) == ["a", "b"]
+        while len(assigned) == 2:  # It is told, too.
+            assigned = list(pb.JoinResponse.FromString(bytes(await first.receive())).assignment.buckets)
+        assert trio.current_time() - began_at < CONFIG.group_handover_s
 
 
 async def test_memberships_that_are_none(autojump_clock: trio.testing.MockClock) -> None:
