@@ -84,6 +84,12 @@ async def drop(client: transport.Client) -> None:
     await client.call(TABLES + "DropTable", tables_pb2.DropTableRequest(table="items").SerializeToString())
 
 
+def kept_from(server: Server) -> int | None:
+    """From where on scans keep the log of the only bucket."""
+    ((_, _, bucket),) = server._services.catalog.open_buckets()
+    return bucket.pins.oldest()
+
+
 async def receive_rows(scan: RawScan, rows: int) -> None:
     """Take responses until so many rows came."""
     while scan.rows < rows:
@@ -313,8 +319,8 @@ async def test_credit_bounds_a_tail_exactly() -> None:
 
 
 async def test_a_filter_that_drops_everything_still_moves_the_position() -> None:
-    """Heartbeats say how far the tail is: a promise that nothing before was left out."""
-    async with serving_store() as (_, client):
+    """Heartbeats say how far the tail is: a promise that nothing before was left out. It keeps no more of the log."""
+    async with serving_store() as (server, client):
         await filled(client, range(10))
         query = pb.ScanQuery(
             table="items",
@@ -330,6 +336,7 @@ async def test_a_filter_that_drops_everything_still_moves_the_position() -> None
                 await scan.receive()
             beat = scan.heartbeats[-1]
             assert (beat.position, beat.high_watermark) == (10, 10)
+            assert kept_from(server) == 10
         token = beat.resume_token
         await write(client, write_request(sample([11])))
         async with open_scan(
@@ -511,6 +518,19 @@ async def test_a_token_is_of_its_source() -> None:
         for source in (HYBRID, pb.SCAN_SOURCE_LIVE_KV):
             error = await refusal(client, source=source, resume_token=scan.tokens[-1])
             assert isinstance(error, ResumeTokenInvalid)
+
+
+@pytest.mark.parametrize("credit", [1000, 2000, 3000])
+async def test_a_tail_keeps_to_its_credit_and_keeps_what_it_has_not_read(credit: int) -> None:
+    """A batch is cut to fit, whatever goes with its rows; the log is kept from where the next one begins."""
+    async with serving_store() as (server, client):
+        await filled(client, range(50), range(50, 90))
+        async with open_scan(client, source=LOG, log_start=EARLIEST, credit=credit) as scan:
+            await receive_rows(scan, 1)
+            assert scan.received_bytes <= credit
+            await scan.demand(ALL)
+            await receive_rows(scan, 90)
+            assert kept_from(server) == 90
 
 
 async def test_retention_waits_for_a_tail_and_says_so_when_it_cannot() -> None:
