@@ -11,6 +11,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, closing
 from pathlib import Path
 from typing import Any, TypeVar
 
+import psutil
 import pyarrow as pa
 import pytest
 import trio
@@ -346,6 +347,22 @@ async def test_what_is_not_finished_is_not_staged() -> None:
         await _wait_settled(server)
         await version.publish({1: 0})
         assert await contents(table) == BEFORE
+
+
+@pytest.mark.rocks
+async def test_a_stage_that_is_given_up_leaves_no_file(tmp_path: Path) -> None:
+    """Neither in its directory nor open; what is staged beside it stays."""
+    async with serving(tmp_path) as (server, client):
+        version = (await make_table(client)).transaction("load", 1)
+        await version.stage(rows({50: "a"}), part=0, attempt=0)
+        before = server.statistics().transaction_stage_bytes
+        with pytest.raises(ZeroDivisionError):
+            async with version.part(0, 0) as writer:
+                await writer.upsert(rows({51: "b"}))
+                await _staged_bytes_past(server, before)
+                raise ZeroDivisionError
+    assert len(found_in(tmp_path, "*.stage*")) == 1
+    assert not [each for each in psutil.Process().open_files() if ".stage" in each.path]
 
 
 async def _staged_bytes_past(server: Server, before: int) -> int:
