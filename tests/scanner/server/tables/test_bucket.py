@@ -692,6 +692,27 @@ async def test_tails_get_what_a_failed_commit_has_left(
 
 
 @pytest.mark.rocks
+async def test_writes_are_tried_again_less_and_less_often(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mock_clock: trio.testing.MockClock
+) -> None:
+    """Each try parks the scans that run; at once where the disk has room again."""
+    async with bucket_with_a_failed_commit(tmp_path, monkeypatch) as bucket:
+        tried: list[float] = []
+
+        async def reopen(*, writable: bool) -> None:
+            tried.append(trio.current_time())
+
+        with monkeypatch.context() as patch:
+            patch.setattr(bucket, "_reopen", reopen)
+            began_at = trio.current_time()
+            for _ in range(20):
+                await bucket.recover()
+                mock_clock.jump(0.5)
+            await bucket.recover(at_once=True)
+        assert [each - began_at for each in tried] == [0, 1, 3, 7, 10]
+
+
+@pytest.mark.rocks
 async def test_what_is_told_of_a_time_behind_a_failed_commit_stays_true(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
