@@ -65,7 +65,10 @@ async def test_what_is_told_of_something_else_publishes_nothing(
                 await version.publish({0: 1})
         else:
             published = await version.publish({0: 1})
-            assert (published.decided, published.attempts) == (answer.decided, {0: answer.attempts[0].attempt})
+            assert (published.decided, published.attempts) == (
+                answer.decided,
+                {0: answer.attempts[0].attempt},
+            )
 
 
 @pytest.mark.parametrize(

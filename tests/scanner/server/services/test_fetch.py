@@ -204,7 +204,7 @@ async def test_a_fetch_waits_for_enough() -> None:
 
 
 async def test_the_wait_ends(autojump_clock: trio.abc.Clock) -> None:
-    """After the time that was asked for, and never after more than the server allows; who wants nothing does not wait."""
+    """After the time that was asked for, never after more than the server allows; for nothing it does not wait."""
     config = ScannerConfig(fetch_wait_max_s=20.0)
     async with serving_items([0], config=config) as (_, client):
         waits: list[tuple[dict[str, Any], float]] = [
