@@ -97,28 +97,32 @@ def _require_one_kind(name: object, values: Iterable[object]) -> None:
     """Refuse Python's objects in a column of pandas that Arrow would store as something else, without a word.
 
     It takes the type of the first and makes that of the others, too: a time becomes its day, text its octets, a time
-    without a zone one of UTC, and a bool a number. Of a time it takes microseconds alone.
+    without a zone one of UTC, a bool a number, and a number a day or a time from 1970 on. Of a time it takes
+    microseconds alone.
 
     Raises:
         SchemaMismatch: There is one.
     """
     # Types first: most such columns have text or dates alone.
     types = set(map(type, values))
-    if any(issubclass(each, str) for each in types) and any(issubclass(each, _OCTETS) for each in types):
+
+    def has(*kinds: type) -> bool:
+        return any(issubclass(each, kinds) for each in types)
+
+    if has(str) and has(*_OCTETS):
         kinds = {"text", "octets"}
-    elif any(issubclass(each, datetime.datetime) for each in types):
-        times = [each for each in values if isinstance(each, datetime.date) and bool(each == each)]  # No NaT
-        kinds = set(map(_kind_of_time, times))
-        if any(getattr(each, "nanosecond", 0) for each in times):
+    elif has(datetime.datetime, *_BESIDE_NUMBERS) or (has(datetime.date) and has(Number)):
+        known = [
+            each
+            for each in values
+            if isinstance(each, (datetime.date, Number, np.bool_)) and bool(each == each)
+        ]  # No NaN, no NaT
+        kinds = set(map(_kind_of, known))
+        if any(getattr(each, "nanosecond", 0) for each in known):
             raise SchemaMismatch(
                 f"column {name!r} has objects of Python, of whose times Arrow takes no nanoseconds; make a column of"
                 " times of it first, with pandas.to_datetime"
             )
-    elif any(issubclass(each, _BESIDE_NUMBERS) for each in types):
-        numbers = [
-            each for each in values if isinstance(each, (Number, np.bool_)) and bool(each == each)
-        ]  # No NaN
-        kinds = set(map(_kind_of_number, numbers))
     else:
         return
     if len(kinds) > 1:
@@ -128,16 +132,14 @@ def _require_one_kind(name: object, values: Iterable[object]) -> None:
         )
 
 
-def _kind_of_number(number: object) -> str:
-    if isinstance(number, bool | np.bool_):
+def _kind_of(value: object) -> str:
+    if isinstance(value, bool | np.bool_):
         return "bools"
-    return "spans of time" if isinstance(number, np.timedelta64) else "numbers"
-
-
-def _kind_of_time(time: datetime.date) -> str:
-    if not isinstance(time, datetime.datetime):
+    if not isinstance(value, datetime.date):
+        return "spans of time" if isinstance(value, np.timedelta64) else "numbers"
+    if not isinstance(value, datetime.datetime):
         return "dates"
-    return "times without a zone" if time.tzinfo is None else "times with a zone"
+    return "times without a zone" if value.tzinfo is None else "times with a zone"
 
 
 async def read_arrow(rows: Rows) -> ArrowRows:

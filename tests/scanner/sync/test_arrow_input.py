@@ -154,10 +154,14 @@ def test_an_index_of_pandas_is_a_column(table: scanner.sync.Table) -> None:
         (1.5, True, "mixes bools and numbers"),
         (2, np.bool_(True), "mixes bools and numbers"),
         (np.timedelta64(5, "ns"), 1, "mixes numbers and spans of time"),
+        (date(2020, 1, 1), 0, "mixes dates and numbers"),
+        (0.5, date(2020, 1, 1), "mixes dates and numbers"),
+        (datetime(2020, 1, 1), Decimal(1), "mixes numbers and times without a zone"),
+        (date(2020, 1, 1), np.bool_(True), "mixes bools and dates"),
     ],
 )
 def test_objects_of_pandas_are_stored_as_they_are(first: object, second: object, message: str) -> None:
-    """Arrow makes all of a column what the first object is: a time loses its hour or its zone, text becomes octets."""
+    """Arrow makes all of a column what the first object is: a time loses its hour, text becomes octets, 0 1970."""
     mixed = pd.Series([first, None, second], dtype=object)
     categories = pd.Categorical.from_codes([0, -1, 1], pd.Index([first, second], dtype=object))
     for frame in (
