@@ -281,6 +281,10 @@ async def test_a_damaged_answer_is_no_answer(tmp_path: Path) -> None:
         assert good.rows.num_rows == 2
         with pytest.raises(scanner.DataCorrupted, match="the answer to 1 keys is of 2"):
             await table.get([(1,)])
+        answer.found[1] = False
+        with pytest.raises(scanner.DataCorrupted, match="with 2 rows for 1 of them"):
+            await table.get([(1,), (2,)])
+        answer.found[1] = True
         with pytest.raises(scanner.DataCorrupted, match="columns"):
             await table.get([(1,), (2,)], columns=["k"])
         for others in ([(2,), (1,)], [(1,), (3,)]):

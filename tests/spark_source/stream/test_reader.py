@@ -486,6 +486,23 @@ def test_what_is_not_read_yet_is_leased(
     assert lease.offsets(table.name) == ends
 
 
+def test_a_table_that_is_planned_again_is_leased_again(
+    server: RunningServer, table: Table, streams: list[Stream], client: Client
+) -> None:
+    """Its micro-batch was not committed, and its lease has ended since."""
+    table.write(kv_rows(0, 100))
+    streams.append(stream := Stream(server, table.name))
+    rows = stream.next()
+    stream.stop()
+    (before,) = client.list_leases(table.name)
+    client.leases.drop(before.lease_id)
+    stream.start()
+    assert stream.read(stream.first(), stream.offsets[0]) == rows
+    (lease,) = client.list_leases(table.name)
+    assert lease.lease_id == before.lease_id
+    assert lease.offsets(table.name) == before.offsets(table.name)
+
+
 def test_a_query_that_is_started_anew_keeps_its_lease_before_anything_is_committed(
     server: RunningServer, table: Table, streams: list[Stream], client: Client
 ) -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import scanner
 import scanner.sync
-from scanner import ArgumentInvalid, DataCorrupted, OffsetOutOfRange, SourceUnsupported, col
+from scanner import ArgumentInvalid, DataCorrupted, OffsetOutOfRange, SchemaMismatch, SourceUnsupported, col
 from scanner.client.scan.fetch_receiver import FetchedRows, FetchOptions, FetchReceiver
 from scanner.client.scan.statistics import BucketProgress
 from scanner.data.changes import ChangeRange
@@ -198,6 +198,10 @@ async def test_what_cannot_be_fetched_is_refused() -> None:
                 log.with_max_wait(refused)  # type: ignore[arg-type]
         with pytest.raises(ArgumentInvalid, match="min bytes"):
             log.with_min_bytes(-1)
+        assert (await log.with_min_bytes(0).stop_at("end").to_arrow()).num_rows == 5
+        for no_stop in ("latest", "", True):
+            with pytest.raises(ArgumentInvalid, match="stop_at takes 'end', an offset or None"):
+                log.stop_at(no_stop)  # type: ignore[arg-type]
 
 
 async def test_a_lost_connection_is_gone_on_from() -> None:
@@ -221,12 +225,13 @@ def answered(
     bookmark: int | None = None,
     bucket: int = 0,
     more: Sequence[ChangeRange] = (),
+    schema: pa.Schema = SCHEMA,
 ) -> list[FetchedRows]:
     """What an answer brings of a bucket: so many rows that cover these changes, and where to go on.
 
     Behind them there may be more batches, of a row for each change.
     """
-    answer = pb.FetchLogResponse(arrow_schema=encode_schema(SCHEMA), table_id=table_id)
+    answer = pb.FetchLogResponse(arrow_schema=encode_schema(schema), table_id=table_id)
     position = end if position is None else position
     encoded = encode_rows(sample(range(count)))
     batches = [FetchedBatch(count, encoded, ChangeRange(start, end, commit_end=True))]
@@ -266,6 +271,12 @@ def test_a_fetch_that_begins_elsewhere_than_it_was_asked_to_is_noticed(begun: in
         answered(receiver, begun, begun + 2, 2)
     assert [each.position for each in answered(receiver, 5, 7, 2)] == [7]
     assert [each.position for each in answered(asking(pb.LogStart(), filtered=filtered), 6, 8, 2)] == [8]
+
+
+def test_a_fetch_of_other_columns_is_noticed() -> None:
+    """The table was replaced by one of the same name; an older server names no id of it."""
+    with pytest.raises(SchemaMismatch):
+        answered(asking(pb.LogStart(offset=5), filtered=False), 5, 7, 2, schema=SCHEMA.remove(1))
 
 
 def test_a_fetched_batch_without_some_of_its_changes_is_noticed() -> None:
