@@ -27,6 +27,8 @@ from tests.scanner.client.scan.test_pull import cut_client
 from tests.support.scans import SCHEMA, sample
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from scanner.client.scan.table_scan import Batches
 
 BUCKETS = 3
