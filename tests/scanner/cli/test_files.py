@@ -472,6 +472,23 @@ def test_an_open_quote_does_not_take_the_rest_of_the_file(tmp_path: Path) -> Non
         opened(path)
 
 
+@pytest.mark.parametrize(
+    ("cells", "kind"),
+    [
+        (("1500-01-01T00:00:00", "2020-01-01T00:00:00.5"), pa.timestamp("us")),
+        (("2020-01-01T00:00:00.5", "2020-01-01T00:00:00.123456789"), pa.timestamp("ns")),
+        (("1500-01-01T00:00:00", "2020-01-01T00:00:00.5", "2020-01-01T00:00:00.123456789"), pa.string()),
+        (("2020-01-01T00:00:00.123456789", "2020-01-01T00:00:00.5", "1500-01-01T00:00:00"), pa.string()),
+    ],
+)
+def test_one_unit_of_time_does_for_all_cells(cells: tuple[str, ...], kind: pa.DataType) -> None:
+    """Nanoseconds do not reach the year 1500, in whichever look it was seen."""
+    types = ColumnTypes(pa.array([], pa.string()))
+    for cell in cells:
+        types.see(pa.array([cell]))
+    assert types.found == kind
+
+
 def test_types_of_many_columns_are_found_in_few_looks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
