@@ -162,3 +162,24 @@ async def test_calls_that_are_over_do_not_pile_up(mock_clock: MockClock) -> None
         assert begun.numbers == []
         starts.ended()
     assert begun.numbers == [0, 1]
+
+
+async def test_no_batch_has_more_calls_than_may_run(mock_clock: MockClock) -> None:
+    """Calls that are cheap begin many at once, and no more than there is room for; the others as these end."""
+    starts = CallStarts(20)
+
+    class Running(Begun):
+        def begin(self, number: int) -> None:
+            starts.begun()
+            super().begin(number)
+
+    async with counted_rounds() as rounds, trio.open_nursery() as nursery:
+        begun = Running(mock_clock, rounds, nursery, [CHEAP] * 40)
+        for number in range(40):
+            starts.add(begun.call(number), nursery)
+        for _ in range(100):
+            await trio.lowlevel.checkpoint()
+        assert begun.numbers == list(range(20))
+        for _ in range(20):
+            starts.ended()
+    assert begun.numbers == list(range(40))
