@@ -30,6 +30,7 @@ from scanner.wire.batches import (
     encode_page,
     encode_row_batch,
     encode_schema,
+    fitting_rows,
     row_batch_overhead,
     verify_payload,
 )
@@ -236,6 +237,17 @@ def test_a_fetch_round_trips(
     for part in parts:
         assert isinstance(part, bytes) or at % 8 == 0
         at += len(part)
+
+
+def test_as_many_rows_as_fit_are_taken() -> None:
+    """All of them, one less where their message is an octet too long, and one though it is longer."""
+    batch = sample(range(20))
+    sizes = [batch_size_bytes(batch.slice(0, count)) for count in range(21)]
+    assert fitting_rows(batch, sizes[20], 100) == (20, sizes[20])
+    assert fitting_rows(batch, sizes[20], 7) == (7, sizes[7])
+    fewer = max(count for count in range(20) if sizes[count] < sizes[20])
+    assert fitting_rows(batch, sizes[20] - 1, 100) == (fewer, sizes[fewer])
+    assert fitting_rows(batch, 1, 100) == (1, sizes[1])
 
 
 def test_arrow_round_trips_without_copying() -> None:
