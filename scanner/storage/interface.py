@@ -21,7 +21,7 @@ This module knows no RocksDB, no trio and no Arrow.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from scanner.data.key_ranges import SplitWish
@@ -322,15 +322,6 @@ class Bucket(Protocol):
     def open_reader(self) -> BucketReader:
         """Open a reader of single rows as of `log_end`. Not while a commit runs, as `open_snapshot`."""
 
-    def read_changes(self, start_offset: int, end_offset: int) -> Iterator[Change]:
-        """Read the changes of [start_offset, end_offset), in offset order.
-
-        Raises:
-            OffsetOutOfRange: the range is not inside [log_start, log_end]; the message names both, and
-                `oldest_offset` is log_start. Also while reading, when a truncation overtakes it.
-            DataCorrupted: an offset is missing or a record is damaged.
-        """
-
     def read_change_block(self, start_offset: int, end_offset: int, bytes_max: int) -> ChangeBlock:
         """Read changes from start_offset on, at most to end_offset, a bounded number at once; in any thread.
 
@@ -341,7 +332,9 @@ class Bucket(Protocol):
                 least one change is read unless there is none to read.
 
         Raises:
-            OffsetOutOfRange, DataCorrupted, StoreClosed: as `read_changes`.
+            OffsetOutOfRange: the range is not inside [log_start, log_end]; the message names both, and
+                `oldest_offset` is log_start. Also when a truncation overtakes it.
+            DataCorrupted: an offset is missing or a record is damaged.
         """
 
     def entry_at(self, offset: int) -> Entry:

@@ -10,6 +10,7 @@ import pytest
 from scanner.data.digest import DIGEST_EMPTY
 from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.server.config import ScannerConfig
+from tests.support.changes import read_changes
 from tests.support.conformance import CONFIG, ROWS, Items, fold, open_items, read, scanned, stored
 from tests.support.models import PAGE_BYTES, PUSH, Model, every_model, every_scan, open_wire, pull_models
 from tests.support.scans import filled_store, open_scan, sample, stored_digest
@@ -122,7 +123,7 @@ async def test_item_07_a_snapshot_and_the_log_after_it_are_the_live_scan(store: 
             await items.delete(*rng.sample(range(2 * ROWS), 60))
         live = await scanned(model, items)
         was = await read(PUSH.scan(items.table).as_of(ROWS))
-        changes = store.bucket("items", 0).read_changes(ROWS, live.log_offset)
+        changes = read_changes(store.bucket("items", 0), ROWS, live.log_offset)
         folded = fold(stored(store, was.table), changes)
 
         assert was.ids == list(range(ROWS))

@@ -14,6 +14,7 @@ import pytest
 from scanner import col
 from scanner.errors import OffsetOutOfRange
 from scanner.storage.interface import ChangeKind
+from tests.support.changes import read_changes
 from tests.support.conformance import ROWS, Items, fold, open_items, read, scanned, stored
 from tests.support.models import PUSH, PUSH_RESUMED, Model, every_scan
 from tests.support.scans import sample
@@ -37,7 +38,7 @@ async def test_item_37_the_log_wins(store: Store, model: Model) -> None:
         await items.delete(5)
         await items.write([5], price=-3.0)
         after = await scanned(model, items)
-        changes = list(store.bucket("items", 0).read_changes(before.log_offset, after.log_offset))
+        changes = list(read_changes(store.bucket("items", 0), before.log_offset, after.log_offset))
 
     merged = fold(stored(store, before.table), changes)
     assert merged == stored(store, after.table)
@@ -84,12 +85,12 @@ async def test_item_39_a_bounded_read_ends_by_position(store: Store) -> None:
         end = await items.offset()
         bucket = store.bucket("items", 0)
         for stop in range(50, end + 1):
-            assert [change.offset for change in bucket.read_changes(50, stop)] == list(range(50, stop))
-        assert [change.kind for change in bucket.read_changes(50, end)] == [
+            assert [change.offset for change in read_changes(bucket, 50, stop)] == list(range(50, stop))
+        assert [change.kind for change in read_changes(bucket, 50, end)] == [
             *[ChangeKind.DELETE] * 3, ChangeKind.UPDATE_BEFORE, ChangeKind.UPDATE_AFTER,
         ]  # fmt: skip
         with pytest.raises(OffsetOutOfRange):
-            list(bucket.read_changes(50, end + 1))
+            list(read_changes(bucket, 50, end + 1))
         with pytest.raises(OffsetOutOfRange):
             await read(PUSH.scan(items.table).as_of(end + 1))
 
@@ -102,7 +103,7 @@ async def test_item_40_a_state_and_the_changes_from_it_give_every_later_state(
     async with open_items(store, 300) as items:
         first = await scanned(model, items)
         offsets = await _change(items, random.Random(40))
-        changes = list(store.bucket("items", 0).read_changes(first.log_offset, offsets[-1]))
+        changes = list(read_changes(store.bucket("items", 0), first.log_offset, offsets[-1]))
         start = stored(store, first.table)
         for offset in offsets:
             folded = fold(start, changes[: offset - first.log_offset])

@@ -24,6 +24,7 @@ from scanner.server.retention.lease_registry import LEASES_DOCUMENT, CheckpointK
 from scanner.server.retention.lease_targets import Choice
 from scanner.storage.memory.store import MemoryStore
 from scanner.storage.rocksdb.store import RocksStore
+from tests.support.changes import read_changes
 from tests.support.maintenance import TTL_MS, Kept, churn, lease_of, open_maintenance, target
 from tests.support.scans import description
 
@@ -256,7 +257,7 @@ async def test_item_51_a_leased_state_outlives_retention_and_so_does_its_log(sto
         bucket = (await kept.bucket()).storage
         await kept.maintenance.retention.sweep()
         assert bucket.log_start == state.log_offset == 20
-        assert len(list(bucket.read_changes(20, bucket.log_end))) == 3
+        assert len(list(read_changes(bucket, 20, bucket.log_end))) == 3
         assert state.checkpoint_id in await kept.ids()
         assert await kept.snapshot_ids("report") == list(range(20))
         await kept.maintenance.leases.drop(REPORT)

@@ -17,6 +17,7 @@ from scanner.sources.overlay import OverlayLimits
 from scanner.storage.interface import Bucket, BucketScan, Change, ChangeKind
 from scanner.storage.memory.store import MemoryStore
 from scanner.wire.queries import ScanQuery
+from tests.support.changes import read_changes
 from tests.support.storage_tables import ITEMS, delete, item_key, put
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def commit(bucket: Bucket, history: Iterable[Commit]) -> None:
 
 def changes_of(bucket: Bucket) -> list[Change]:
     """The whole log."""
-    return list(bucket.read_changes(bucket.log_start, bucket.log_end))
+    return list(read_changes(bucket, bucket.log_start, bucket.log_end))
 
 
 def rows_as_of(changes: Iterable[Change], log_offset: int, key_range: KeyRange = ALL_KEYS) -> list[bytes]:

@@ -12,6 +12,7 @@ from scanner.data.rows import RowCodec
 from scanner.data.table import TableDescription
 from scanner.storage.interface import Bucket, BucketScan, ChangeKind, Mutation
 from scanner.storage.rocksdb.store import RocksStore
+from tests.support.changes import read_changes
 
 ITEMS = TableDescription(
     name="items",
@@ -82,7 +83,7 @@ def contents(bucket: Bucket) -> dict[int, str | None]:
 
 def changes_of(bucket: Bucket, start: int | None = None) -> list[tuple[str, int, str | None]]:
     """The changelog as (symbol, id, text)."""
-    changes = list(bucket.read_changes(bucket.log_start if start is None else start, bucket.log_end))
+    changes = list(read_changes(bucket, bucket.log_start if start is None else start, bucket.log_end))
     items = items_of([change.row for change in changes])
     return [(SYMBOLS[change.kind], *item) for change, item in zip(changes, items, strict=True)]
 
@@ -90,7 +91,7 @@ def changes_of(bucket: Bucket, start: int | None = None) -> list[tuple[str, int,
 def replayed(bucket: Bucket, end: int | None = None) -> dict[int, str | None]:
     """Fold the changelog up to an offset; fails where it is not dense or contradicts itself."""
     state: dict[int, str | None] = {}
-    changes = list(bucket.read_changes(0, bucket.log_end if end is None else end))
+    changes = list(read_changes(bucket, 0, bucket.log_end if end is None else end))
     items = items_of([change.row for change in changes])
     for expected, (change, (number, text)) in enumerate(zip(changes, items, strict=True)):
         assert change.offset == expected

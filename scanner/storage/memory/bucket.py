@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -276,17 +276,13 @@ class MemoryBucket:
         self._open.add(reader)
         return reader
 
-    def read_changes(self, start_offset: int, end_offset: int) -> Iterator[Change]:
-        """See `Bucket.read_changes`."""
+    def read_change_block(self, start_offset: int, end_offset: int, bytes_max: int) -> ChangeBlock:
+        """See `Bucket.read_change_block`."""
         self._require_open()
         if not self.log_start <= start_offset <= end_offset <= self.log_end:
             raise self._out_of_range(start_offset, end_offset)
-        return self._changes(start_offset, end_offset)
-
-    def read_change_block(self, start_offset: int, end_offset: int, bytes_max: int) -> ChangeBlock:
-        """See `Bucket.read_change_block`."""
         changes: list[Change] = []
-        for change in self.read_changes(start_offset, end_offset):
+        for change in self._changes(start_offset, end_offset):
             changes.append(change)
             bytes_max -= len(change.row)
             if bytes_max <= 0:
@@ -400,12 +396,8 @@ class MemoryBucket:
         if self._unfinished is not None:
             raise StoreFailed("a transaction is being applied; nothing is opened beside it")
 
-    def _changes(self, start_offset: int, end_offset: int) -> Iterator[Change]:
-        for offset in range(start_offset, end_offset):
-            self._require_open()
-            if offset < self.log_start:
-                raise self._out_of_range(offset, end_offset)
-            yield self.contents.log[offset - self.log_start]
+    def _changes(self, start_offset: int, end_offset: int) -> list[Change]:
+        return self.contents.log[start_offset - self.log_start : end_offset - self.log_start]
 
     def _out_of_range(self, start_offset: int, end_offset: int) -> OffsetOutOfRange:
         return OffsetOutOfRange(

@@ -44,7 +44,6 @@ from scanner.errors import (
 )
 from scanner.storage.group_states import GivenEpochs, GroupState
 from scanner.storage.interface import (
-    Change,
     ChangeBlock,
     Checkpoint,
     Entry,
@@ -337,10 +336,6 @@ class RocksBucket:
             reader = RocksReader(database.kv, self._path, self._state.log_range.end, self._readers.discard)
             self._readers.add(reader)
             return reader
-
-    def read_changes(self, start_offset: int, end_offset: int) -> Iterator[Change]:
-        """See `Bucket.read_changes`."""
-        return self._log.changes(start_offset, end_offset)
 
     def read_change_block(self, start_offset: int, end_offset: int, bytes_max: int) -> ChangeBlock:
         """See `Bucket.read_change_block`."""

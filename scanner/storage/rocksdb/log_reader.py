@@ -1,4 +1,4 @@
-"""Reads of a bucket's changelog: changes one by one or in blocks, entries, and where a time is.
+"""Reads of a bucket's changelog: changes in blocks, entries, and where a time is.
 
 Invariants:
 
@@ -11,24 +11,21 @@ This module knows no commit: the bucket says what its log's range is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from scanner.data.row_block import RowBlock
 from scanner.errors import DataCorrupted, OffsetOutOfRange
-from scanner.storage.interface import Change, ChangeBlock, ChangeKind, Entry, EntrySize, KeysOf
+from scanner.storage.interface import ChangeBlock, Entry, EntrySize, KeysOf
 from scanner.storage.rocksdb.changelog import LogRange, entry_of
 from scanner.storage.rocksdb.log import read_chunk, read_chunks, read_entry_sizes
 
 if TYPE_CHECKING:
     from scanner.storage.rocksdb.database import Database
-
-_READ_BYTES: Final = 1024 * 1024
-"""Rows of changes that are read and decoded at once."""
 
 
 class LogReader:
@@ -55,12 +52,6 @@ class LogReader:
         self._using = using
         self._require_open = require_open
         self._log_range = log_range
-
-    def changes(self, start_offset: int, end_offset: int) -> Iterator[Change]:
-        """See `Bucket.read_changes`."""
-        self._require_open()
-        self._require_range(start_offset, end_offset)
-        return self._changes(start_offset, end_offset)
 
     def block(self, start_offset: int, end_offset: int, bytes_max: int) -> ChangeBlock:
         """See `Bucket.read_change_block`."""
@@ -135,18 +126,6 @@ class LogReader:
         if not whole:
             raise self._missing(sizes[-1].end if sizes else start_offset)
         return sizes
-
-    def _changes(self, start_offset: int, end_offset: int) -> Iterator[Change]:
-        while start_offset < end_offset:
-            block = self._read_block(start_offset, end_offset, _READ_BYTES)
-            keys = self._keys_of(block.rows)
-            for index, (kind, timestamp_us) in enumerate(
-                zip(block.kinds.tolist(), block.timestamps_us.tolist(), strict=True)
-            ):
-                yield Change(
-                    start_offset + index, ChangeKind(kind), timestamp_us, keys[index], block.rows[index]
-                )
-            start_offset += len(block)
 
     def _read_block(self, start_offset: int, end_offset: int, bytes_max: int) -> ChangeBlock:
         """At least one change of a range of the log that is not empty."""

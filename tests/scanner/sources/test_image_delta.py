@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from scanner.data.keys import ALL_KEYS, KeyRange
 from scanner.sources.image_delta import ImageDelta
 from scanner.storage.interface import ChangeKind
+from tests.support.changes import read_changes
 from tests.support.images import ANY, changed
 from tests.support.scans import filled_store
 
@@ -37,7 +38,7 @@ def taken(changes: DeltaChanges, count: int = ANY, bytes_max: int = ANY) -> dict
 def folded(bucket: MemoryBucket, start: int, end: int, key_range: KeyRange) -> dict[bytes, bytes | None]:
     """What the changes [start, end) leave of the keys that they touch."""
     state: dict[bytes, bytes | None] = {}
-    for change in bucket.read_changes(start, end) if start < end else []:
+    for change in read_changes(bucket, start, end) if start < end else []:
         put = change.kind in (ChangeKind.INSERT, ChangeKind.UPDATE_AFTER)
         state[change.key] = change.row if put else None
     low, high = key_range

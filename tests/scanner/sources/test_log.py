@@ -21,6 +21,7 @@ from scanner.sources.log_blocks import LogBlocks, RingBudget
 from scanner.storage.memory.store import MemoryStore
 from scanner.wire.batches import batch_size_bytes, decode_batch
 from scanner.wire.queries import ScanQuery
+from tests.support.changes import read_changes
 from tests.support.histories import Commit, changes_of, commit, histories, random_history
 from tests.support.storage_tables import ITEMS, items_of
 
@@ -91,7 +92,7 @@ def drive(
 
 def expected_rows(bucket: Bucket, start: int = 0) -> list[Row]:
     """Every change from an offset on, read one by one."""
-    changes = list(bucket.read_changes(start, bucket.log_end))
+    changes = list(read_changes(bucket, start, bucket.log_end))
     return [
         {
             "id": number,

@@ -28,6 +28,7 @@ from scanner.storage.transactions import (
     read_mutations,
     tail_frame,
 )
+from tests.support.changes import read_changes
 from tests.support.storage_tables import ITEMS, changes_of, contents, delete, put, puts
 
 if TYPE_CHECKING:
@@ -306,7 +307,7 @@ def test_a_share_in_pieces_has_one_place_in_time(store: Store, restart: Callable
         True,
         False,
     ]
-    changes = list(bucket.read_changes(0, bucket.log_end))
+    changes = list(read_changes(bucket, 0, bucket.log_end))
     share = changes[1:-2]
     assert len({change.timestamp_us for change in share}) == 3
     for time in {change.timestamp_us for change in share}:

@@ -20,6 +20,7 @@ from scanner.server.scan.token_keys import load_token_keys
 from scanner.storage.interface import Bucket, Mutation, Store
 from scanner.storage.rocksdb.envelope import FORMAT
 from scanner.storage.rocksdb.store import RocksStore
+from tests.support.changes import read_changes
 from tests.support.storage_tables import SYMBOLS
 
 HERE = Path(__file__).parent
@@ -57,7 +58,7 @@ def contents(store: Store) -> dict[str, Any]:
         codec = store.row_codec(table.name)
         for index in range(table.buckets):
             bucket = store.bucket(table.name, index)
-            changes = list(bucket.read_changes(0, bucket.log_end))
+            changes = list(read_changes(bucket, 0, bucket.log_end))
             states = {}
             for checkpoint in store.checkpoints(table.name, index):
                 snapshot = store.open_checkpoint(table.name, index, checkpoint.checkpoint_id)
@@ -75,7 +76,7 @@ def contents(store: Store) -> dict[str, Any]:
 def fold(bucket: Bucket) -> list[bytes]:
     """The rows that the changelog gives, in key order."""
     rows: dict[bytes, bytes] = {}
-    for change in bucket.read_changes(0, bucket.log_end):
+    for change in read_changes(bucket, 0, bucket.log_end):
         if SYMBOLS[change.kind][0] == "-":
             assert rows.pop(change.key) == change.row
         else:

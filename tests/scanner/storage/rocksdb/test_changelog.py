@@ -12,6 +12,7 @@ from scanner.errors import DataCorrupted, OffsetOutOfRange, StoreClosed
 from scanner.storage.records import Entry
 from scanner.storage.rocksdb.changelog import decode_chunk, log_key
 from tests.support.changelog import chunks
+from tests.support.changes import read_changes
 from tests.support.histories import changes_of, commit, random_history
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ def test_no_change_is_passed_over_for_a_smaller_one(store: Store) -> None:
     """Where one does not fit any more the block ends, though the next entry's would."""
     bucket = store.bucket("items", 0)
     commit(bucket, [[(1, "a"), (2, "b" * 1000)], [(3, "c")]])
-    rows = [change.row for change in bucket.read_changes(0, 3)]
+    rows = [change.row for change in read_changes(bucket, 0, 3)]
     for bytes_max in (1, 100, 1000, 1050):
         block = bucket.read_change_block(0, 3, bytes_max)
         assert block.rows == rows[: len(block)]

@@ -16,6 +16,7 @@ from scanner.storage.group_states import GroupState
 from scanner.storage.rocksdb.config import Compression, StorageConfig
 from scanner.storage.rocksdb.readers import CheckedIterator
 from scanner.storage.rocksdb.store import RocksStore
+from tests.support.changes import read_changes
 from tests.support.storage_damage import chunk_key, delete_change, file_with, flip
 from tests.support.storage_tables import (
     ITEMS,
@@ -163,9 +164,9 @@ def test_a_damaged_log_record_is_an_error_of_the_read(tmp_path: Path) -> None:
     flip(log_path, log_path.stat().st_size // 2)
     with RocksStore.open(tmp_path, _CONFIG) as store:
         bucket = store.bucket("items", 0)
-        assert len(list(bucket.read_changes(0, 1000))) == 1000
+        assert len(list(read_changes(bucket, 0, 1000))) == 1000
         with pytest.raises(DataCorrupted, match="checksum mismatch"):
-            list(bucket.read_changes(0, _ROWS))
+            list(read_changes(bucket, 0, _ROWS))
         with pytest.raises(DataCorrupted, match="checksum mismatch"):
             for offset in range(0, _ROWS, 500):
                 bucket.entry_at(offset)
@@ -197,7 +198,7 @@ def test_a_missing_change_is_an_error_of_the_read(tmp_path: Path) -> None:
         bucket._lifetime.database.log.delete(chunk_key(bucket._lifetime.database.log, 2500))
         for end in (2501, _ROWS):
             with pytest.raises(DataCorrupted, match="2500 is missing"):
-                list(bucket.read_changes(0, end))
+                list(read_changes(bucket, 0, end))
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,7 @@ from scanner.storage.rocksdb.space import DiskSpace, Room
 from scanner.storage.rocksdb.sst_files import sst_files
 from scanner.storage.rocksdb.store import RocksStore
 from tests.support.changelog import chunks
+from tests.support.changes import read_changes
 from tests.support.storage_damage import delete_change, flip, raw_database
 from tests.support.storage_tables import ITEMS, changes_of, put, puts
 
@@ -267,7 +268,7 @@ def test_records_that_are_none_are_damage(
             database.log[key] = value
         bucket.flush()
         with pytest.raises(DataCorrupted, match=message):
-            _ = bucket.log_bytes if key == b"short" else list(bucket.read_changes(14_000, 16_000))
+            _ = bucket.log_bytes if key == b"short" else list(read_changes(bucket, 14_000, 16_000))
 
 
 _ROWS_OF_ENTRIES = st.lists(

@@ -34,6 +34,7 @@ from scanner.storage.rocksdb.database import RocksResources, open_database
 from scanner.storage.rocksdb.store import RocksStore
 from scanner.storage.rocksdb.untouched import SETTINGS_NAME
 from tests.support.arrow_values import STORED_TYPES
+from tests.support.changes import read_changes
 from tests.support.file_limit import file_size_limit
 from tests.support.storage_tables import ITEMS, changes_of, contents, delete, drain, put, puts
 
@@ -266,7 +267,7 @@ def test_old_rows_read_as_null_in_a_new_column(tmp_path: Path) -> None:
             {"id": 1, "text": "a", "extra": None},
             {"id": 2, "text": "c", "extra": "new"},
         ]
-        assert len(list(store.bucket("items", 0).read_changes(0, 4))) == 4
+        assert len(list(read_changes(store.bucket("items", 0), 0, 4))) == 4
 
 
 def test_columns_that_cannot_be_added_are_refused(tmp_path: Path) -> None:
