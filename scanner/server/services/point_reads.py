@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -31,7 +31,6 @@ from scanner.errors import (
     BucketNotFound,
     OffsetOutOfRange,
     ScannerError,
-    StoreClosed,
     TooManyScans,
 )
 from scanner.proto.weir.v1 import tables_pb2 as pb
@@ -60,6 +59,10 @@ GET_TOO_LARGE = "get_too_large"
 _AsOf: TypeAlias = Mapping[int, pb.BucketState]
 
 
+class _OpenedAnew(Exception):
+    """Storage was opened anew after a failed write, which closes what reads it."""
+
+
 @dataclass(slots=True)
 class _Opened:
     """One bucket's part of a call."""
@@ -70,6 +73,8 @@ class _Opened:
     log_offset: int
     """What is asked for; at most what `reader` shows."""
     history: bytes
+    storage_openings: int
+    """Of the bucket, when `reader` was opened."""
     pin: LogPin | None = None
     """Keeps the changes that have to be walked."""
     ended_by: ScannerError | None = None
@@ -78,6 +83,19 @@ class _Opened:
     def end(self, error: ScannerError) -> None:
         """The log is not kept any more."""
         self.ended_by = error
+
+    def require_open(self) -> None:
+        """See that storage is not being closed, or opened anew: the event loop would wait for that as it reads.
+
+        Raises:
+            _OpenedAnew: It was, or is being, opened anew.
+            ScannerError: The log was taken from the pin, or the bucket is retired.
+        """
+        if self.ended_by is not None:
+            raise self.ended_by
+        self.bucket.check_served()
+        if self.bucket.storage_openings != self.storage_openings:
+            raise _OpenedAnew
 
     def close(self) -> None:
         """Free what is held."""
@@ -155,7 +173,9 @@ class GetService:
         self.running += 1
         try:
             with stream.blocked_on(StallReason.STORAGE):
-                return await self._answer(message, principal_of(stream).name)
+                while True:
+                    with suppress(_OpenedAnew):  # It is read again when it is open.
+                        return await self._answer(message, principal_of(stream).name)
         finally:
             self.running -= 1
 
@@ -234,7 +254,8 @@ class GetService:
             if log_offset < storage.log_start:
                 raise lost(storage, log_offset)
             history = storage.lineage.history_of(log_offset)
-            opened = _Opened(index, bucket, storage.open_reader(), log_offset, history)
+            reader = storage.open_reader()
+            opened = _Opened(index, bucket, reader, log_offset, history, bucket.storage_openings)
             bucket.point_reads += 1
             if log_offset < opened.reader.log_offset:
                 opened.pin = bucket.pins.pin(log_offset, principal, "get", opened.end)
@@ -249,15 +270,11 @@ class GetService:
         lookup = Lookup(storage, part.reader, wanted, part.log_offset, self._config.get_bytes_max)
         pieces, at = lookup.pieces(), 0
         while True:
-            if part.ended_by is not None:
-                raise part.ended_by
+            part.require_open()
             try:
                 piece = next(pieces, None)
             except PastTooLarge:
                 raise _too_large(len(keys), self._config.get_bytes_max) from None
-            except StoreClosed:
-                part.bucket.check_served()  # Where the table was dropped, that is the error.
-                raise
             if piece is None:
                 return
             stored = [row for row in piece if row is not None]

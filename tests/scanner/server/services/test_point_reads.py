@@ -45,6 +45,7 @@ from tests.support.scans import (
 
 if TYPE_CHECKING:
     import transport
+    from scanner.storage.interface import ChangeBlock
 
 pytestmark = pytest.mark.socket
 
@@ -207,6 +208,44 @@ async def test_a_read_of_the_past_keeps_its_log_no_longer_than_it_runs() -> None
         nursery.start_soon(end_it)
         assert isinstance(await failure(lambda: get(client, past)), SlowConsumer)
         assert len(bucket.pins) == 0
+
+
+@pytest.mark.rocks
+@pytest.mark.parametrize("states", [[], [pb.BucketState(log_offset=1)]])
+async def test_a_read_begins_anew_when_storage_is_open_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, states: list[pb.BucketState]
+) -> None:
+    """Opened anew after a failed write, it waits for nothing in the loop of the server, and the rows are all there."""
+    store = RocksStore.open(tmp_path)
+    store.create_table(description())
+    reopening, read_meanwhile = False, False
+    async with serving(store) as (server, client), trio.open_nursery() as nursery:
+        for start in range(0, 8192, 2048):
+            await write(client, write_request(sample(range(start, start + 2048))))
+        ((_, _, bucket),) = server._services.catalog.open_buckets()
+        read = bucket.storage.read_change_block
+
+        def read_block(start_offset: int, end_offset: int, bytes_max: int) -> ChangeBlock:
+            nonlocal read_meanwhile
+            read_meanwhile |= reopening
+            return read(start_offset, end_offset, bytes_max)
+
+        monkeypatch.setattr(bucket.storage, "read_change_block", read_block)
+
+        async def open_anew() -> None:
+            nonlocal reopening
+            while not bucket.point_reads:
+                await trio.lowlevel.checkpoint()
+            async with bucket._commits:
+                reopening = True
+                await bucket._reopen(writable=True)
+                reopening = False
+
+        nursery.start_soon(open_anew)
+        response = await get(client, request_of(range(8192), as_of=states))
+    assert bucket.storage_openings == 1
+    assert not read_meanwhile
+    assert sum(response.found) == (1 if states else 8192)
 
 
 async def test_others_have_their_turn_while_many_keys_are_read() -> None:
