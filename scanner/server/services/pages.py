@@ -52,6 +52,7 @@ if TYPE_CHECKING:
 
 _SOURCE: Final = pb.SCAN_SOURCE_LIVE_KV
 _ID_END: Final = 2**64
+_GONE: Final = "it was closed, or is over"
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +200,9 @@ class PageService:
                     call.query, call.principal, log_offset=state.log_offset, position=state.position
                 )
             if opened is None:
-                raise lost("it was closed, or is over")
+                raise lost(_GONE)
+            # Without one, a park would drop the last rows that were decoded, and the page say that there are none.
+            opened.scan.reopener = _refuse_snapshot
             opened.scan.holder = holder_of(call.stream, HolderKind.PAGE)
             opened.snapshot_id = state.snapshot_id
             try:
@@ -249,6 +252,11 @@ class PageService:
 def _history_of(call: _Call) -> bytes | None:
     """The history that the page's log offset is of, where there is one."""
     return call.request.as_of_history or None if call.state is None else call.state.history
+
+
+async def _refuse_snapshot() -> None:
+    """Reopen nothing: a page by token is read from its snapshot only."""
+    raise lost(_GONE)
 
 
 def _check(request: pb.ScanPageRequest) -> None:

@@ -8,6 +8,7 @@ import pytest
 import trio
 import trio.testing
 
+import scanner.server.pull.pages
 from scanner.errors import (
     ArgumentInvalid,
     ColumnNotFound,
@@ -244,6 +245,25 @@ async def test_dropping_the_table_ends_its_scans_with_a_typed_error(store: Store
 
     assert isinstance(gone, TableNotFound)
     assert isinstance(another, ResumeTokenInvalid if model.by_pages else TableNotFound)
+
+
+async def test_a_last_page_has_its_rows_or_fails(store: Stored, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where storage is opened anew, after a failed write, when its last rows are decoded and not taken yet."""
+    async with serving(store, ScannerConfig()) as (server, client):
+        scan = pull_wire(TOKEN, client, page_bytes=10_000)
+        await scan.next()
+        ((_, _, bucket),) = server._services.catalog.open_buckets()
+
+        async def open_anew() -> None:
+            if any(each.source.pending_bytes and not each.source.wants_step for each in bucket.open_scans):
+                async with bucket._commits:
+                    await bucket._reopen(writable=True)
+
+        monkeypatch.setattr(scanner.server.pull.pages, "pass_turn", open_anew)
+        error = await failure(scan.read_all)
+
+    assert bucket.storage_openings == 1
+    assert isinstance(error, SnapshotLost)
 
 
 async def test_a_page_beside_the_drop_is_told_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
