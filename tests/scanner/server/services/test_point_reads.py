@@ -216,10 +216,10 @@ async def test_a_read_begins_anew_when_storage_is_open_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, states: list[pb.BucketState]
 ) -> None:
     """Opened anew after a failed write, it waits for nothing in the loop of the server, and the rows are all there."""
-    store = RocksStore.open(tmp_path)
-    store.create_table(description())
+    with RocksStore.open(tmp_path) as store:
+        store.create_table(description())
     reopening, read_meanwhile = False, False
-    async with serving(store) as (server, client), trio.open_nursery() as nursery:
+    async with serving(tmp_path) as (server, client), trio.open_nursery() as nursery:
         for start in range(0, 8192, 2048):
             await write(client, write_request(sample(range(start, start + 2048))))
         ((_, _, bucket),) = server._services.catalog.open_buckets()
