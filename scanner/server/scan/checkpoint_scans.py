@@ -143,6 +143,8 @@ class SnapshotScans:
         checkpoint: Checkpoint | None = checkpoints.as_of(log_offset)
         hold: SnapshotHold | None = None
         if checkpoint is not None:
+            async with checkpoints.bucket.between_commits():
+                pass  # Opened anew after a failed write only behind this, storage would close the checkpoint with it.
             with suppress(SnapshotLost):  # It is being deleted; the opener looks for another read source.
                 hold = await checkpoints.open(checkpoint)
         try:

@@ -14,13 +14,14 @@ import trio
 import scanner
 from scanner.client.scan.push import BucketReceiver
 from scanner.client.scan.push_receiver import PushReceiver
-from scanner.errors import ServerUnavailable
+from scanner.errors import ServerUnavailable, StoreFailed
 from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.server.config import ScannerConfig
 from scanner.server.retention.checkpoints import BucketCheckpoints
 from scanner.server.scan.tokens import MODEL_PUSH, TokenState
 from scanner.server.server import open_server
 from scanner.storage.memory.store import MemoryStore
+from scanner.storage.rocksdb.bucket import RocksBucket
 from scanner.wire.queries import ScanQuery
 from tests.support.maintenance import open_maintenance
 from tests.support.open_files import open_files
@@ -191,6 +192,23 @@ async def test_a_stalled_scan_lets_go_of_the_checkpoint(tmp_path: Path) -> None:
                 found += batch["id"].to_pylist()
         state = await table.new_scan().bucket(0).to_arrow()
         assert sorted(found) == [each for each in ids(state) if each < ROWS]
+
+
+async def test_a_checkpoint_is_scanned_after_a_failed_write(tmp_path: Path) -> None:
+    """Also one that is older than the log, by the first who uses the bucket: storage is opened anew for that scan."""
+    async with (
+        open_server(tmp_path, config=ScannerConfig(disk_check_interval_s=1000)) as server,
+        scanner.connect(f"127.0.0.1:{server.port}") as client,
+    ):
+        table = await client.create_table("items", description().schema, ["id"], 1)
+        await table.write(sample(range(10)))
+        await client.checkpoint("items")
+        await table.write(sample(range(10, 20)))
+        await client.compact_log("items", before=20, bucket=0)
+        ((_, _, bucket),) = server._services.catalog.open_buckets()
+        assert isinstance(bucket.storage, RocksBucket)
+        bucket.storage._lifetime.fail(StoreFailed("the disk refused the sync"))
+        assert ids(await table.new_scan().with_source("snapshot").to_arrow()) == list(range(10))
 
 
 async def test_what_makes_no_sense_is_refused() -> None:
