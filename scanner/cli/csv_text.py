@@ -20,9 +20,9 @@ import re
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, cast
 
 import numpy as np
@@ -301,13 +301,7 @@ class CsvText:
             fail(f"{self.path} cannot be read: {' '.join(str(error).split()) or type(error).__name__}")
 
     def _member(self, archive: zipfile.ZipFile) -> IO[bytes]:
-        members = [
-            name
-            for name in archive.namelist()
-            if not name.endswith("/")
-            and not name.startswith("__MACOSX/")
-            and name.lower().endswith((".csv", ".tsv"))
-        ]
+        members = _members(archive)
         if len(members) != 1:
             held = ", ".join(archive.namelist()[:5]) or "nothing"
             fail(f"{self.path} must have exactly one .csv in it, but it has {len(members)}; it holds {held}")
@@ -326,6 +320,27 @@ class _Watched(io.FileIO):
         if self._on_read is not None:
             self._on_read(self.tell())
         return count
+
+
+def delimiter_by_name(path: Path) -> str:
+    """What separates the values of a CSV of which that is not said: tabs in a .tsv, also one in a zip; else a comma."""
+    names = [path.name]
+    if path.is_file():  # To open a pipe would wait for a writer.
+        # What is wrong with the file is said where it is read.
+        with suppress(OSError, zipfile.BadZipFile, NotImplementedError), zipfile.ZipFile(path) as archive:
+            names += _members(archive)
+    return "\t" if any(".tsv" in map(str.lower, PurePath(name).suffixes) for name in names) else ","
+
+
+def _members(archive: zipfile.ZipFile) -> list[str]:
+    """The CSVs in a zip."""
+    return [
+        name
+        for name in archive.namelist()
+        if not name.endswith("/")
+        and not name.startswith("__MACOSX/")
+        and name.lower().endswith((".csv", ".tsv"))
+    ]
 
 
 def require_names_apart(path: Path, names: Sequence[str]) -> None:

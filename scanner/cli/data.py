@@ -38,7 +38,7 @@ from scanner.cli.app import (
 )
 from scanner.cli.cells import BINARY_PREFIX, parse_types
 from scanner.cli.connection import with_options
-from scanner.cli.csv_text import CsvDialect
+from scanner.cli.csv_text import CsvDialect, delimiter_by_name
 from scanner.cli.files import NULL_VALUES_DEFAULT, CsvOptions, RowFile, open_file
 from scanner.cli.repeated_keys import RepeatedKeys
 from scanner.cli.units import counted
@@ -121,7 +121,7 @@ def _read_csv_options(
         "--null-value": null_values,
     }
     if delimiter is None:
-        delimiter = "\t" if ".tsv" in map(str.lower, file.suffixes) else ","
+        delimiter = delimiter_by_name(file)
     if delimiter in _TABULATOR:
         delimiter = "\t"
     quote_used = None if quote == "none" else quote

@@ -29,6 +29,7 @@ from scanner.cli.csv_text import (
     CsvBlock,
     CsvDialect,
     CsvText,
+    delimiter_by_name,
     require_names_apart,
     shortened,
 )
@@ -61,7 +62,7 @@ class CsvOptions:
     """How a CSV is read."""
 
     dialect: CsvDialect | None = None
-    """None: with commas, or tabs in a .tsv."""
+    """None: with commas, or tabs in a .tsv, also one in a zip."""
     null_values: tuple[str, ...] = NULL_VALUES_DEFAULT
     """What stands for null: in a column of strings without quotes around it, in others with or without."""
     types: Mapping[str, pa.DataType] = field(default_factory=dict)
@@ -411,9 +412,7 @@ class _CsvFile:
         self, path: Path, options: CsvOptions, schema: pa.Schema | None, on_read: OnRead | None
     ) -> None:
         self._path = path
-        dialect = options.dialect or CsvDialect(
-            delimiter="\t" if ".tsv" in map(str.lower, path.suffixes) else ","
-        )
+        dialect = options.dialect or CsvDialect(delimiter=delimiter_by_name(path))
         self._text = CsvText(path, dialect)
         self._null_values = list(options.null_values)
         self._nulls = pa.array(self._null_values, pa.string())

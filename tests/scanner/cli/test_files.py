@@ -443,6 +443,14 @@ def test_tabs_by_the_name(tmp_path: Path, name: str) -> None:
     assert read(opened(path)).to_pydict() == {"id": [1], "note": ["a,b"]}
 
 
+@pytest.mark.parametrize("member", ["data.tsv", "folder/DATA.TSV"])
+def test_tabs_by_the_name_in_a_zip(tmp_path: Path, member: str) -> None:
+    path = tmp_path / "data.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(member, "id\tnote\n1\ta,b\n")
+    assert read(opened(path)).to_pydict() == {"id": [1], "note": ["a,b"]}
+
+
 def test_a_byte_order_mark_in_front_of_a_block_is_kept(tmp_path: Path) -> None:
     """The first value of a row may begin with that character, also behind the header and where a block begins."""
     path = tmp_path / "data.csv"
