@@ -123,10 +123,6 @@ EQUIVALENT: Final[dict[tuple[str, str], str]] = {
     ): "how much is added at once: a thousandth more, of the same entries",
     (
         "scanner/storage/rocksdb/log_reader.py",
-        "-_READ_BYTES: Final = 1024 * 1024\n+_READ_BYTES: Final = 1024 * 1025",
-    ): "how much is read at once: a thousandth more, of the same changes",
-    (
-        "scanner/storage/rocksdb/log_reader.py",
         "-np.empty(0, np.uint8),\n+np.empty(1, np.uint8),",
     ): "a buffer of which no change is a part",
     (

@@ -445,6 +445,7 @@ def test_tabs_by_the_name(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("member", ["data.tsv", "folder/DATA.TSV"])
 def test_tabs_by_the_name_in_a_zip(tmp_path: Path, member: str) -> None:
+    """The name of what is in it says so, whatever that of the zip."""
     path = tmp_path / "data.zip"
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr(member, "id\tnote\n1\ta,b\n")
