@@ -39,9 +39,6 @@ from scanner.data.exact_casts import require_castable
 
 NULL_VALUES_DEFAULT: Final = ("", "NA", "NULL")
 _BATCH_ROWS: Final = 8192
-"""Of a Parquet file at a time, or more of narrow rows: as many as take `_BATCH_BYTES` there."""
-_BATCH_ROWS_MAX: Final = 32_768
-_BATCH_BYTES: Final = 4 << 20
 _LOOK_BYTES: Final = 8 << 20
 """Of a CSV, of which types are found at once. With a thousand columns that is a thousand cells of each."""
 _CSV_SUFFIXES: Final = {".csv", ".tsv", ".txt"}
@@ -304,22 +301,15 @@ def _batches_of(file: pq.ParquetFile, columns: Sequence[str] | None = None) -> I
     What Arrow has read of a row group it keeps until the iterator ends, so each group has one of its own. Small groups
     share one, as many as make a batch.
     """
-    groups, rows, batch_rows = list[int](), 0, _batch_rows(file)
+    groups, rows = list[int](), 0
     for group in range(file.num_row_groups):
         more = file.metadata.row_group(group).num_rows
-        if groups and rows + more > batch_rows:
-            yield from file.iter_batches(batch_rows, groups, columns)
+        if groups and rows + more > _BATCH_ROWS:
+            yield from file.iter_batches(_BATCH_ROWS, groups, columns)
             groups, rows = [], 0
         groups.append(group)
         rows += more
-    yield from file.iter_batches(batch_rows, groups, columns)
-
-
-def _batch_rows(file: pq.ParquetFile) -> int:
-    """How many rows of a file are read at a time."""
-    groups = [file.metadata.row_group(group) for group in range(file.num_row_groups)]
-    row_bytes: int = sum(each.total_byte_size for each in groups) // max(1, file.metadata.num_rows)
-    return max(_BATCH_ROWS, min(_BATCH_ROWS_MAX, _BATCH_BYTES // max(1, row_bytes)))
+    yield from file.iter_batches(_BATCH_ROWS, groups, columns)
 
 
 def _int96_columns(file: pq.ParquetFile) -> frozenset[str]:

@@ -3,7 +3,7 @@
 Invariants:
 
 1. At most `REQUESTS_IN_FLIGHT_MAX` requests of `REQUEST_ROWS_MAX` rows and about `REQUEST_BYTES_MAX` bytes are
-   sent and not acknowledged; one row may be larger. To many buckets go fewer and larger ones (`_requests_in_one`).
+   sent and not acknowledged. One row may be larger.
 2. Acknowledgements come in the order of the requests; `rows_acknowledged` counts rows that are durable.
 3. Requests are numbered. When a stream breaks off, those that are not acknowledged are sent again with their numbers on
    another one, and the server applies each once (`scanner.storage.writers`).
@@ -49,8 +49,6 @@ if TYPE_CHECKING:
 
 REQUEST_ROWS_MAX: Final = 8192
 REQUEST_BYTES_MAX: Final = 1024 * 1024
-_BUCKETS_A_REQUEST: Final = 8
-_REQUESTS_IN_ONE_MAX: Final = 4
 REQUESTS_IN_FLIGHT_MAX: Final = 8
 
 OnAcknowledged: TypeAlias = Callable[[int], None]
@@ -164,7 +162,7 @@ class Writer:
             While too much is not acknowledged.
 
         Cancellation:
-            May have sent part of the rows, requests in their order; the writer can go on.
+            May have sent part of the rows, pieces of up to `REQUEST_ROWS_MAX` in their order; the writer can go on.
         """
         rows = await read_arrow(rows)
         if self._left:
@@ -173,13 +171,12 @@ class Writer:
             )
         # All are looked at before the first is sent. Several are made once more: kept, they may be a copy of all rows.
         pieces: Iterable[pa.RecordBatch] = ()
-        times = _requests_in_one(self._table.buckets)
-        for index, piece in enumerate(conformed(rows, self._conform, times)):
-            pieces = conformed(rows, self._conform, times) if index else [piece]
+        for index, piece in enumerate(conformed(rows, self._conform)):
+            pieces = conformed(rows, self._conform) if index else [piece]
             if index:
                 await trio.lowlevel.checkpoint()
         for piece in pieces:
-            while len(self._in_flight) >= REQUESTS_IN_FLIGHT_MAX // times:
+            while len(self._in_flight) >= REQUESTS_IN_FLIGHT_MAX:
                 await self._receive()
             await self._send(piece)
             await self._receive_ready()
@@ -412,23 +409,12 @@ async def open_writer(
         connection.writer_ids.give_back(table_id, writer_id)
 
 
-def _requests_in_one(buckets: int) -> int:
-    """How many requests go as one: each bucket commits its part by itself, which costs about as much for few rows.
-
-    A large commit holds up whatever else the server does, so for few buckets it is one.
-    """
-    return min(max(1, buckets // _BUCKETS_A_REQUEST), _REQUESTS_IN_ONE_MAX)
-
-
-def conformed(
-    rows: ArrowRows, conform: Callable[..., pa.RecordBatch], times: int = 1
-) -> Iterator[pa.RecordBatch]:
+def conformed(rows: ArrowRows, conform: Callable[..., pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Rows as a table has them, in batches of the size of a request.
 
     Args:
         rows: Perhaps none; then their columns are looked at, too.
         conform: That of the table, for rows or for keys.
-        times: How many times as large they may be.
 
     Raises:
         SchemaMismatch, KeyInvalid: They do not fit; a row has its number among all.
@@ -436,32 +422,32 @@ def conformed(
     none = [pa.nulls(0, kind) for kind in rows.schema.types]  # Which there are of every type.
     conform(pa.RecordBatch.from_arrays(none, names=rows.schema.names))
     first_row = 0
-    for piece in split_rows(rows, times):
+    for piece in split_rows(rows):
         yield conform(piece, first_row=first_row)
         first_row += piece.num_rows
 
 
-def split_rows(rows: ArrowRows, times: int = 1) -> Iterator[pa.RecordBatch]:
+def split_rows(rows: ArrowRows) -> Iterator[pa.RecordBatch]:
     """Cut rows into batches of the size of a request, in order; views, no copies, unless chunks are tiny."""
-    rows_max = times * REQUEST_ROWS_MAX
     if isinstance(rows, pa.Table):
         if any(column.num_chunks > 1 + rows.num_rows // 1024 for column in rows.columns):
             # Arrow does not join an empty chunk that a stream has cut from between rows.
             held = [batch for batch in rows.to_batches() if batch.num_rows]
             rows = pa.Table.from_batches(held, rows.schema).combine_chunks()
-        batches = rows.to_batches(max_chunksize=rows_max)
+        batches = rows.to_batches(max_chunksize=REQUEST_ROWS_MAX)
     else:
-        batches = [rows.slice(start, rows_max) for start in range(0, rows.num_rows, rows_max)]
+        starts = range(0, rows.num_rows, REQUEST_ROWS_MAX)
+        batches = [rows.slice(start, REQUEST_ROWS_MAX) for start in starts]
     for batch in batches:
-        yield from _halve(batch, times * REQUEST_BYTES_MAX)
+        yield from _halve(batch)
 
 
-def _halve(batch: pa.RecordBatch, bytes_max: int) -> Iterator[pa.RecordBatch]:
+def _halve(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     # As they are sent: a slice of a dictionary or of views has all the values of the whole.
-    if batch.num_rows <= 1 or sum(map(spelled_out_bytes, batch.columns)) <= bytes_max:
+    if batch.num_rows <= 1 or sum(map(spelled_out_bytes, batch.columns)) <= REQUEST_BYTES_MAX:
         if batch.num_rows:
             yield batch
         return
     middle = batch.num_rows // 2
-    yield from _halve(batch.slice(0, middle), bytes_max)
-    yield from _halve(batch.slice(middle), bytes_max)
+    yield from _halve(batch.slice(0, middle))
+    yield from _halve(batch.slice(middle))

@@ -226,7 +226,7 @@ def test_an_interrupted_load_says_what_is_there(
     def add(self: RepeatedKeys, batch: pa.RecordBatch) -> None:
         nonlocal batches
         batches += 1
-        if batches == 15:  # More than a writer has in flight.
+        if batches == 40:  # More than a writer has in flight.
             raise KeyboardInterrupt
 
     monkeypatch.setattr(RepeatedKeys, "add", add)
@@ -331,19 +331,19 @@ def test_a_load_that_fails_counts_what_may_be_there(
 
     monkeypatch.setattr(scanner.sync.Table, "open_writer", lambda *_: nullcontext(Unanswered()))
     path = tmp_path / "items.parquet"
-    ids = pa.array([*range(32768), None], pa.int64())
+    ids = pa.array([*range(8192), None], pa.int64())
     rows = [ids, pa.nulls(len(ids), pa.string()), pa.nulls(len(ids), pa.float64())]
     pq.write_table(pa.table(rows, ["id", "name", "price"]), path)
     message = one_line(command("load", path))
-    assert message.endswith("null in row 32769; give every row a key (0 to 32768 rows were loaded before)")
+    assert message.endswith("null in row 8193; give every row a key (0 to 8192 rows were loaded before)")
 
     def add(self: RepeatedKeys, batch: pa.RecordBatch) -> None:
         if batch.num_rows == 1:
             raise KeyInvalid("it is too long")
 
     monkeypatch.setattr(RepeatedKeys, "add", add)
-    pq.write_table(pa.table([pa.array(range(32769)), *rows[1:]], ["id", "name", "price"]), path)
-    assert one_line(command("load", path)) == "weir: it is too long (0 to 32768 rows were loaded before)"
+    pq.write_table(pa.table([pa.array(range(8193)), *rows[1:]], ["id", "name", "price"]), path)
+    assert one_line(command("load", path)) == "weir: it is too long (0 to 8192 rows were loaded before)"
 
 
 @pytest.mark.parametrize("key", ["id", "n"])

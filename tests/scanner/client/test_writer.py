@@ -74,18 +74,6 @@ def test_an_empty_batch_of_a_stream_is_no_rows() -> None:
     assert pa.Table.from_batches(pieces).to_pydict() == {"k": [1, 2, 3], "v": [None, 5, 6]}
 
 
-@pytest.mark.parametrize(("buckets", "requests"), [(1, 5), (15, 5), (16, 3), (64, 2)])
-async def test_requests_are_larger_where_many_buckets_share_them(
-    autojump_clock: trio.testing.MockClock, buckets: int, requests: int
-) -> None:
-    """Up to four times: each bucket commits its part for itself."""
-    acknowledged = list[int]()
-    async with open_virtual_items(0) as items:
-        table = await items.client.create_table("shared", sample([]).schema, ["id"], buckets)
-        await table.write(sample(range(5 * REQUEST_ROWS_MAX)), acknowledged.append)
-    assert (len(acknowledged), acknowledged[-1]) == (requests, 5 * REQUEST_ROWS_MAX)
-
-
 async def test_a_writer_may_wait_for_its_first_rows(autojump_clock: trio.testing.MockClock) -> None:
     """However long, and without a second attempt: a server ends a call that begins with nothing after a minute."""
     async with open_virtual_items(5, retries=0) as items:
