@@ -38,7 +38,6 @@ from transport import Stream, TransportError
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-
 _SESSION_BYTES: Final = 16
 _UPSERT: Final = pb.StageRows.OPERATION_UPSERT
 _DELETE: Final = pb.StageRows.OPERATION_DELETE

@@ -18,9 +18,9 @@ class ImageInfo:
     rows: int
     """In the image."""
     disk_bytes: int
-    """Length of its file."""
+    """Length of its file, in bytes."""
     memory_bytes: int
-    """What it takes of the server's memory while no scan reads it, about."""
+    """What it and its delta take of the server's memory while no scan reads it, in bytes, about."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

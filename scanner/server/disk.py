@@ -98,9 +98,8 @@ class DiskWatch:
         for size, bucket in sorted(zip(sizes, idle, strict=True), key=lambda each: each[0], reverse=True):
             if not size or not self._store.write_buffers_half_full:
                 return
-            with suppress(
-                ScannerError
-            ):  # It was dropped, or its storage has said in the log why it takes no writes.
+            # It was dropped, or its storage has said in the log why it takes no writes.
+            with suppress(ScannerError):
                 async with bucket.between_commits(upkeep=True):
                     await self._run_blocking(bucket.storage.flush)
 
