@@ -17,9 +17,10 @@ writes the octet to the JVM. What does not grow with the rows counts as much in 
 - Spark's daemon collects all of Python's garbage each time that a worker has done its part: one finds the schema, one
   plans, and one reads for each task. With the client's modules in memory that takes 0.02 to 0.03 s each, twice what it
   takes without.
-- To cut a bucket for several tasks, the server walks the rows that are in memory behind its files: up to 0.12 s, in a
-  thread that mostly holds the interpreter's lock. While these rows counted uncompressed beside compressed files, the
-  first of two tasks had 63 % of all rows.
+- To cut a bucket for several tasks, the server takes the blocks of the image. While it walked the rows that are in
+  memory behind its files, as it does without an image, that took up to 0.12 s, in a thread that mostly holds the
+  interpreter's lock: two tasks had 0.58 of ready batches, and have 0.71 since. While these rows counted uncompressed
+  beside compressed files, the first of two tasks had 63 % of all rows.
 - The lease of the planning is synced to the disk, and so is its renewal by each task.
 """
 

@@ -41,7 +41,7 @@ from scanner.storage.records import (
     PreparedCommit,
     Rows,
 )
-from scanner.storage.splits import BucketSplit
+from scanner.storage.splits import BucketSplit, Piece
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -374,7 +374,9 @@ class Bucket(Protocol):
             DataCorrupted: an offset is missing or a record is damaged.
         """
 
-    def split(self, wish: SplitWish, key_range: KeyRange = ALL_KEYS) -> BucketSplit:
+    def split(
+        self, wish: SplitWish, key_range: KeyRange = ALL_KEYS, known: Sequence[Piece] = ()
+    ) -> BucketSplit:
         """Where to cut the rows, or a range of them, so that each part takes about as many bytes. Changes nothing.
 
         An estimate, from samples: rows that were written a moment ago, replaced or deleted may count or not. Takes a
@@ -383,6 +385,8 @@ class Bucket(Protocol):
         Args:
             wish: How many parts, or how large.
             key_range: What is cut.
+            known: All rows as ascending pieces, with their sizes before compression, as they were a moment ago. Rows
+                that could only be found by reading them need not be read then. Empty: nothing is known.
 
         Raises:
             StoreFailed, DataCorrupted: the disk refused, or a file is damaged.

@@ -280,9 +280,9 @@ class ServedBucket:
         Cancellation:
             Waits for storage.
         """
-        async with self.beside_commits():
-            pass  # It is open and readable now.
-        return await self._run_blocking(functools.partial(self.storage.split, wish, key_range))
+        async with self.beside_commits():  # It is open and readable now.
+            known = self.image.pieces(self.storage.log_end)
+        return await self._run_blocking(functools.partial(self.storage.split, wish, key_range, known))
 
     async def recover(self, *, at_once: bool = False) -> None:
         """Try to take writes again, if one has failed. If that fails too, scans are still served.

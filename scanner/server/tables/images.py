@@ -17,12 +17,13 @@ from __future__ import annotations
 import logging
 import threading
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from scanner.server.tables.image_use import ImageUse
 from scanner.sources.image_delta import ImageDelta
 from scanner.storage.images.format import ImageDamaged
 from scanner.storage.images.reader import Image, file_id_of
+from scanner.storage.splits import Piece
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
     from scanner.storage.images.format import FileId
     from scanner.storage.interface import Bucket
     from scanner.storage.lineage import Lineage
+
+_UNCHANGED_PER_CHANGE: Final = 8
+"""Rows of an image for each change since, as long as splits are made by its blocks."""
 
 _logger = logging.getLogger(__name__)
 
@@ -100,6 +104,14 @@ class BucketImage:
             self.drop("it is of another history of the bucket")
             return None
         return image
+
+    def pieces(self, log_end: int) -> list[Piece]:
+        """The bucket's rows, block by block, as a split may know them; none if there is no image, or an old one."""
+        image = self.current
+        if image is None or not 0 <= log_end - image.header.log_offset <= image.rows // _UNCHANGED_PER_CHANGE:
+            return []
+        places = map(image.place, range(len(image)))
+        return [Piece(place.last_key, place.stored_bytes) for place in places]
 
     def delta_of(self, image: Image, storage: Bucket, opening: int, bytes_max: int) -> ImageDelta:
         """What was changed since the image, for all scans of it.

@@ -332,8 +332,10 @@ class MemoryBucket:
                 return start
         return self.log_end
 
-    def split(self, wish: SplitWish, key_range: KeyRange = ALL_KEYS) -> BucketSplit:
-        """See `Bucket.split`: each row is a piece."""
+    def split(
+        self, wish: SplitWish, key_range: KeyRange = ALL_KEYS, known: Sequence[Piece] = ()
+    ) -> BucketSplit:
+        """See `Bucket.split`: each row is a piece, whatever is known."""
         self._require_open()
         pieces = [
             Piece(key, len(key) + len(row))

@@ -111,6 +111,7 @@ if TYPE_CHECKING:
     from scanner.storage.rocksdb.log import LogFile
     from scanner.storage.rocksdb.opening import Opened
     from scanner.storage.rocksdb.space import DiskSpace
+    from scanner.storage.splits import Piece
     from scanner.storage.transactions import AppliedShare
     from scanner.storage.writers import AppliedRequest, AppliedRequests
 
@@ -353,10 +354,12 @@ class RocksBucket:
         """See `Bucket.offset_at`."""
         return self._log.offset_at(timestamp_us)
 
-    def split(self, wish: SplitWish, key_range: KeyRange = ALL_KEYS) -> BucketSplit:
+    def split(
+        self, wish: SplitWish, key_range: KeyRange = ALL_KEYS, known: Sequence[Piece] = ()
+    ) -> BucketSplit:
         """See `Bucket.split`."""
         with self._lifetime.using() as database:
-            return split_bucket(database, self._reading, wish, key_range)
+            return split_bucket(database, self._reading, wish, key_range, known)
 
     def truncate_log(self, start_offset: int) -> None:
         """See `Bucket.truncate_log`."""

@@ -93,3 +93,20 @@ def test_an_image_that_cannot_be_opened_now_stays(path: Path, caplog: pytest.Log
     image.open()
     assert image.current is not None
     image.close()
+
+
+def test_a_split_knows_the_blocks_while_little_was_changed(path: Path) -> None:
+    """They are all rows, block by block; none of an image that is of another history, or older than an eighth."""
+    image = bucket_image(path)
+    assert image.pieces(ROWS) == []
+    image.open()
+    assert image.current is not None
+    offset, blocks = image.current.header.log_offset, image.current
+    pieces = image.pieces(offset + ROWS // 8)
+    assert [piece.end for piece in pieces] == [blocks.last_key(number) for number in range(len(blocks))]
+    assert sum(piece.size_bytes for piece in pieces) == sum(
+        int(blocks.fetch(number).ends[-1]) for number in range(len(blocks))
+    )
+    assert image.pieces(offset + ROWS // 8 + 1) == []
+    assert image.pieces(offset - 1) == []
+    image.close()

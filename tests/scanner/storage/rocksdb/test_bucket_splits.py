@@ -22,13 +22,13 @@ from scanner.storage.rocksdb.config import Compression, StorageConfig
 from scanner.storage.rocksdb.sst_files import SstFile, sst_files
 from scanner.storage.rocksdb.sst_index import SstIndex
 from scanner.storage.rocksdb.store import RocksStore
+from scanner.storage.splits import Piece
 from tests.support.storage_tables import ITEMS, contents, delete, drain, item_key, puts
 
 if TYPE_CHECKING:
     from scanner.storage.rocksdb.bucket import RocksBucket
     from scanner.storage.rocksdb.database import Database
     from scanner.storage.rocksdb.readers import Reading
-    from scanner.storage.splits import Piece
 
 pytestmark = pytest.mark.rocks
 
@@ -269,6 +269,31 @@ def test_files_of_many_more_rows_are_not_walked(tmp_path: Path, monkeypatch: pyt
         counts = rows_in(bucket, ranges)
         assert sum(counts) == ROWS + 100
         assert all(counts)
+
+
+def test_rows_that_are_known_are_not_walked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What lies behind the files is cut between the pieces that are known, and counts as it would if it were walked.
+
+    Pieces that are large beside a part are not taken.
+    """
+    with RocksStore.open(tmp_path) as store:
+        store.create_table(ITEMS)
+        bucket = store.bucket("items", 0)
+        rows = puts(map(halved, range(2400)))
+        bucket.commit([rows[:800]])
+        flush(bucket)
+        bucket.commit([rows[800:]])
+        known = [
+            Piece(rows[end - 1].key, sum(len(row.key) + len(row.row or b"") for row in rows[end - 50 : end]))
+            for end in range(50, 2401, 50)
+        ]
+        walked = bucket.split(SplitWish(splits=3))
+        assert bucket.split(SplitWish(splits=30), known=known) == bucket.split(SplitWish(splits=30))
+        monkeypatch.setattr(bucket_splits, "_walk", None)
+        split = bucket.split(SplitWish(splits=3), known=known)
+        counts = rows_in(bucket, ranges_between(ALL_KEYS, split.cuts))
+        assert counts == pytest.approx([800] * 3, abs=50)
+        assert split.stored_bytes == pytest.approx(walked.stored_bytes, rel=0.05)
 
 
 def test_a_walk_holds_one_row_at_a_time(tmp_path: Path) -> None:
