@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 _READ_AHEAD: Final = 8
 """Blocks that are asked of the disk together: 16 MiB of a table of one bucket."""
+_NOWAIT: Final[int | None] = getattr(os, "RWF_NOWAIT", None)
 _NO_NOWAIT: Final = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 """What a file system says that cannot tell whether it would wait."""
 
@@ -170,9 +171,9 @@ class Image:
         following = self._places[number : number + _READ_AHEAD][: None if stop is None else stop - number]
         data = pa.allocate_buffer(place.size_bytes)
         try:
-            os.posix_fadvise(
-                self._file, place.at, sum(each.size_bytes for each in following), os.POSIX_FADV_WILLNEED
-            )
+            if hasattr(os, "posix_fadvise"):  # macOS has not.
+                size = sum(each.size_bytes for each in following)
+                os.posix_fadvise(self._file, place.at, size, os.POSIX_FADV_WILLNEED)
             read = _read_all(self._file, memoryview(data), place.at)
         except OSError as error:
             raise ImageDamaged(f"it cannot be read: {error.strerror or error}") from error
@@ -208,9 +209,11 @@ class Image:
         return bytes(data)
 
     def _read_cached(self, into: memoryview, at: int) -> int | None:
-        """Read what is cached; None: not all of it is."""
+        """Read what is cached; None: not all of it is, or nothing tells, as on macOS."""
+        if _NOWAIT is None:
+            return None
         try:
-            read = os.preadv(self._file, [into], at, os.RWF_NOWAIT)
+            read = os.preadv(self._file, [into], at, _NOWAIT)
         except BlockingIOError:
             return None
         except OSError as error:

@@ -187,7 +187,7 @@ class DiskSpace:
         try:
             descriptor = os.open(self._ballast, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
             try:
-                os.posix_fallocate(descriptor, 0, size)
+                _allocate(descriptor, size)
                 os.fsync(descriptor)
             finally:
                 os.close(descriptor)
@@ -219,3 +219,12 @@ class DiskSpace:
             return self._ballast.stat().st_size
         except OSError:
             return 0
+
+
+def _allocate(descriptor: int, size: int) -> None:
+    """Take room on the disk for a file; with zeros where the system has no call for that, as macOS has not."""
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(descriptor, 0, size)
+    else:
+        with open(descriptor, "wb", closefd=False) as file:
+            file.write(bytes(size))

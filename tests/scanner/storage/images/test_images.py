@@ -12,6 +12,7 @@ from bench.harness.images import write_image
 from scanner.data.digest import checksum
 from scanner.data.row_block import RowBlock
 from scanner.errors import DiskFull, StoreFailed
+from scanner.storage.images import reader
 from scanner.storage.images.format import ImageDamaged, ImageHeader
 from scanner.storage.images.reader import Image
 from scanner.storage.images.removal import UNFINISHED
@@ -99,6 +100,16 @@ def test_a_file_of_another_length_is_damaged(tmp_path: Path) -> None:
     path.write_bytes(whole + b"\0")
     with pytest.raises(ImageDamaged):
         Image(path)
+
+
+def test_an_image_is_read_without_linux(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each block is fetched: macOS does not tell what is cached, and takes no advice."""
+    monkeypatch.setattr(reader, "_NOWAIT", None)
+    monkeypatch.delattr(os, "posix_fadvise")
+    image = write_image(tmp_path / "image", filled_store(ROWS), rows_max=4)
+    assert [image.read_block(number) for number in range(len(image))] == [None] * len(image)
+    assert read_all(image).num_rows == ROWS
+    image.retire()
 
 
 def test_a_file_that_gets_shorter_while_it_is_open_is_damaged(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,14 @@ def test_a_ballast_that_cannot_be_made_is_told_once(tmp_path: Path, caplog: pyte
     failed, well = (record.getMessage() for record in caplog.records)
     assert failed == f"{ballast} cannot be made, which is tried again: Is a directory"
     assert well == f"{ballast} is there again"
+
+
+def test_a_ballast_is_made_without_linux(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file is written, and takes its room: macOS has no call that allocates."""
+    monkeypatch.delattr(os, "posix_fallocate")
+    DiskSpace(tmp_path, 1 << 20, lambda _: Room(1 << 40, 1 << 40)).refresh()
+    with (tmp_path / BALLAST_NAME).open("rb") as file:
+        assert os.lseek(file.fileno(), 0, os.SEEK_HOLE) == os.fstat(file.fileno()).st_size == 1 << 18
 
 
 def test_no_ballast_in_another_directory(tmp_path: Path) -> None:
