@@ -46,7 +46,7 @@ _GREETING: Final = (
     "This is weir, and it speaks gRPC: POST to /package.Service/Method, with content-type application/grpc.\n"
     "grpc.reflection.v1 lists its services, and grpc.health.v1 says whether they are up.\n"
 )
-_MESSAGE_PLAIN: Final = frozenset(range(0x20, 0x7F)) - {0x25}
+_MESSAGE_PLAIN: Final = frozenset(bytes((octet,)) for octet in range(0x20, 0x7F)) - {b"%"}
 # gRPC "HTTP2 response to status": what a status without grpc-status means.
 _STATUS_OF_HTTP: Final = {
     400: StatusCode.INTERNAL,
@@ -330,15 +330,15 @@ def _decode_binary(value: bytes) -> bytes:
 
 
 def _encode_message(message: str) -> bytes:
-    octets = message[:_MESSAGE_BYTES_MAX].encode("utf-8", "replace")
-    inside = range(1, len(octets) - 1)  # a space at an end makes a field unlawful (RFC 9113 section 8.2.1)
+    inside = range(1, len(message) - 1)  # a space at an end makes a field unlawful (RFC 9113 section 8.2.1)
     encoded, size = [], 0
-    for at, octet in enumerate(octets):
-        plain = octet in _MESSAGE_PLAIN and (octet != 0x20 or at in inside)
-        one = bytes((octet,)) if plain else b"%%%02X" % octet
+    for at, character in enumerate(message):
+        octets = character.encode("utf-8", "replace")
+        plain = octets in _MESSAGE_PLAIN and (octets != b" " or at in inside)
+        one = octets if plain else b"".join(b"%%%02X" % octet for octet in octets)
         size += len(one)
         if size > _MESSAGE_BYTES_MAX:
-            break
+            break  # a whole character: with a part of one, some receivers decode nothing of the message
         encoded.append(one)
     return b"".join(encoded).rstrip(b" ")  # where it was cut, a space inside may be the last
 

@@ -81,6 +81,16 @@ def test_a_message_that_is_cut_is_lawful(letters: int) -> None:
     assert len(failed.message) > 600
 
 
+@pytest.mark.parametrize("letters", range(9))
+def test_a_message_is_cut_between_characters(letters: int) -> None:
+    """Half a character at the end, and grpcio, grpc-js and Connect decode nothing of the message."""
+    message = "a" * letters + "\u65e5\U0001f608" * 200
+    failed = calls.parse_trailers(calls.trailers(StatusCode.NOT_FOUND, message))
+    assert failed is not None
+    assert len(failed.message) > 190
+    assert message.startswith(failed.message)
+
+
 @pytest.mark.parametrize(("first", "second"), [(b"13", b"0"), (b"0", b"13"), (b"5", b"13"), (b"0", b"")])
 def test_statuses_that_contradict_each_other_are_none(first: bytes, second: bytes) -> None:
     """A call that failed is none that went well because somebody on the way has added his own status; nor another."""
