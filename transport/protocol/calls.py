@@ -36,6 +36,8 @@ _SENSITIVE: Final = frozenset({"authorization", "proxy-authorization", "cookie"}
 """Not for the dynamic table, from whose size an attacker may learn them (RFC 7541 section 7.1)."""
 _PATH: Final = re.compile(r"/[!-~]*")
 _AUTHORITY: Final = re.compile(r"[!-~]+")
+_OF_STREAMS: Final = (b"application/grpc+", b"application/connect+")
+"""How content-types begin whose requests may be streams, and wait for an answer before they end."""
 _MESSAGE_BYTES_MAX: Final = 2_048
 DETAILS_BYTES_MAX: Final = 4_096
 """Octets of a status's details; more are not sent. Longer trailers could be over the peer's header list limit (8 KiB is
@@ -170,7 +172,9 @@ def parse_request(headers: Sequence[tuple[bytes, bytes]], *, list_bytes_max: flo
         raise _in_plain_http(method, 405, "gRPC calls are made by POST\n", (b"allow", b"POST"))
     if not _is_grpc(content_type):
         text = "the content-type of gRPC calls is application/grpc or application/grpc+proto\n"
-        raise _in_plain_http(method, 415, text, (b"accept", b"application/grpc+proto"))
+        refusal = _in_plain_http(method, 415, text, (b"accept", b"application/grpc+proto"))
+        refusal.at_once = content_type.startswith(_OF_STREAMS)
+        raise refusal
     encoding = fields.get(b"grpc-encoding", b"identity")
     if encoding != b"identity":
         message = f"grpc-encoding {encoding.decode('ascii', 'replace')} is not supported; use identity"

@@ -112,6 +112,15 @@ def test_endless_body_is_not_waited_for() -> None:
     assert not peer.failed
 
 
+@pytest.mark.parametrize("kind", ["application/grpc+json", "application/connect+proto"])
+def test_streams_of_other_kinds_are_refused_at_once(kind: str) -> None:
+    """Their client waits for an answer before it ends the request, as in any bidirectional call."""
+    answered = Peer().send(wire.headers(1, (*wire.REQUEST[:-1], ("content-type", kind))))
+
+    assert status(answered)[":status"] == "415"
+    assert [frame.code for frame in wire.only(answered, wire.RST_STREAM)] == [ErrorCode.NO_ERROR]
+
+
 def test_calls_are_refused_at_once() -> None:
     """A gRPC call that is not spoken here is refused while its client may still send: it may never end."""
     compressed = (*wire.REQUEST, ("grpc-encoding", "gzip"))
