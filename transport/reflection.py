@@ -82,7 +82,7 @@ class FileIndex:
             raise ValueError(f"imported, and not among the files: {', '.join(sorted(missing))}")
 
     def declaring(self, symbol: str) -> str | None:
-        """The name of the file that declares a message, enum, service, method or extension."""
+        """The name of the file that declares a message, field, oneof, enum, value, service, method or extension."""
         return self._symbols.get(symbol)
 
     def extending(self, message: str, number: int) -> str | None:
@@ -157,8 +157,9 @@ def _failed(
 
 def _symbols(file: descriptor_pb2.FileDescriptorProto) -> Iterator[str]:
     scope = f"{file.package}." if file.package else ""
-    yield from (scope + enum.name for enum in file.enum_type)
     yield from (scope + extension.name for extension in file.extension)
+    for enum in file.enum_type:
+        yield from _enum_symbols(enum, scope)
     for service in file.service:
         yield scope + service.name
         yield from (f"{scope}{service.name}.{method.name}" for method in service.method)
@@ -169,10 +170,17 @@ def _symbols(file: descriptor_pb2.FileDescriptorProto) -> Iterator[str]:
 def _message_symbols(message: descriptor_pb2.DescriptorProto, scope: str) -> Iterator[str]:
     name = scope + message.name
     yield name
-    yield from (f"{name}.{enum.name}" for enum in message.enum_type)
-    yield from (f"{name}.{extension.name}" for extension in message.extension)
+    yield from (f"{name}.{field.name}" for field in (*message.field, *message.extension))
+    yield from (f"{name}.{choice.name}" for choice in message.oneof_decl)
+    for enum in message.enum_type:
+        yield from _enum_symbols(enum, f"{name}.")
     for inner in message.nested_type:
         yield from _message_symbols(inner, f"{name}.")
+
+
+def _enum_symbols(enum: descriptor_pb2.EnumDescriptorProto, scope: str) -> Iterator[str]:
+    yield scope + enum.name
+    yield from (scope + value.name for value in enum.value)  # values are siblings of their enum
 
 
 def _extensions(

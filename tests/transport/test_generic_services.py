@@ -139,12 +139,14 @@ def test_files_come_with_their_imports_once() -> None:
 
 
 def test_everything_declared_is_found() -> None:
-    """Messages and enums at any depth, services, methods and extensions lead to their file."""
+    """All names lead to their file: a value's is beside its enum's, as in C++."""
     declaring = file("a")
     outer = declaring.message_type.add(name="Outer")
-    outer.nested_type.add(name="Inner").enum_type.add(name="Deep")
+    outer.field.add(name="field")
+    outer.oneof_decl.add(name="choice")
+    outer.nested_type.add(name="Inner").enum_type.add(name="Deep").value.add(name="DEEP")
     outer.extension.add(name="nested_extension", extendee=".p.Base", number=8)
-    declaring.enum_type.add(name="Top")
+    declaring.enum_type.add(name="Top").value.add(name="TOP")
     declaring.service.add(name="Service").method.add(name="Do")
     declaring.extension.add(name="extension", extendee=".p.Base", number=7)
     base = file("b")
@@ -152,7 +154,8 @@ def test_everything_declared_is_found() -> None:
     found = index(declaring, base)
 
     symbols = ["Outer", "Outer.Inner", "Outer.Inner.Deep", "Top", "Service", "Service.Do", "extension"]
-    assert {found.declaring(f"p.{each}") for each in [*symbols, "Outer.nested_extension"]} == {"a"}
+    symbols += ["Outer.nested_extension", "Outer.field", "Outer.choice", "Outer.Inner.DEEP", "TOP"]
+    assert {found.declaring(f"p.{each}") for each in symbols} == {"a"}
     assert found.declaring("p.Base") == "b"
     assert found.declaring("Outer") is None
     assert (found.extending("p.Base", 7), found.extending("p.Base", 9)) == ("a", None)
