@@ -137,7 +137,7 @@ class Client:
         Args:
             path: /package.Service/Method.
             metadata: Custom fields; names in lower case, those with bytes as value end in "-bin".
-            timeout_s: Seconds for the whole call, also sent to the server; None: no limit.
+            timeout_s: Seconds for the whole call, also sent to the server; 0 or less: it is over; None: no limit.
             window_bytes: What may be on its way to us on this call: a call whose messages are bounded otherwise, by
                 credit, needs no narrower window. From the config's `stream_window_bytes` to its
                 `connection_window_bytes`.
@@ -150,7 +150,7 @@ class Client:
         Waits:
             For the server's SETTINGS, and while its limit of concurrent streams is reached.
         """
-        deadline = None if timeout_s is None else trio.move_on_after(timeout_s)
+        deadline = None if timeout_s is None else trio.move_on_after(max(timeout_s, 0.0))
         with deadline or contextlib.nullcontext():
             stream = await self._open(path, metadata, timeout_s, window_bytes)
             self._driver.pump()
@@ -189,7 +189,7 @@ class Client:
         """
         if timeout_s is None:
             return await self._call(path, request, metadata, None, on_stalls)
-        with trio.move_on_after(timeout_s):
+        with trio.move_on_after(max(timeout_s, 0.0)):
             return await self._call(path, request, metadata, timeout_s, on_stalls)
         raise _too_slow(path, timeout_s)
 

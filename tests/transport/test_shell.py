@@ -180,6 +180,17 @@ async def test_deadline_ends_the_call(autojump_clock: trio.testing.MockClock) ->
         assert server.statistics().streams == 0
 
 
+async def test_what_is_left_of_a_deadline_may_be_less_than_nothing() -> None:
+    """Then the call is past its deadline from the beginning, and its connection goes on."""
+    async with memory_pair({"/echo": echo}) as (client, *_):
+        with pytest.raises(CallFailed, match="DEADLINE_EXCEEDED"):
+            await client.call("/echo", b"", timeout_s=-0.5)
+        with pytest.raises(CallFailed, match="DEADLINE_EXCEEDED"):
+            async with client.open_stream("/echo", timeout_s=-0.5) as stream:
+                await stream.receive()
+        await check_echo(client)
+
+
 async def test_stalled_consumer_stops_nothing_else() -> None:
     """A handler that does not read stops neither another call nor the answers to PINGs."""
 
