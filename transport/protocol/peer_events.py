@@ -248,7 +248,8 @@ class PeerEvents:
     def reset(self, stream: StreamCore, code: int) -> None:
         """Take the peer's RST_STREAM."""
         failure: TransportError = StreamReset(code, by_peer=True)
-        if code == ErrorCode.REFUSED_STREAM:
+        if code == ErrorCode.REFUSED_STREAM and not stream.headers_received:
+            # Behind the beginning of an answer it is no promise that nothing was done.
             failure = StreamRefused("the peer refused the stream")
         self._table.close(stream, failure, reset_by_us=False, reset_by_peer=True)
 

@@ -389,6 +389,11 @@ ANSWERS: dict[str, tuple[bytes, type[Exception], str]] = {
     "WINDOW_UPDATE of too much": (wire.window_update(1, 2**31 - 1), AnswerCut, "malformed: WINDOW_UPDATE of"),
     "reset": (wire.reset(1, 2), StreamReset, "by the peer: INTERNAL_ERROR"),
     "refused": (wire.reset(1, 7), StreamRefused, "refused"),
+    "refused, and answered": (
+        wire.headers(1, wire.RESPONSE) + wire.reset(1, 7),
+        StreamReset,
+        "by the peer: REFUSED_STREAM",
+    ),
     "unknown reset code": (wire.reset(1, 0xDEAD), StreamReset, "0xdead"),
     "GOAWAY below the call": (wire.goaway(0), StreamUnprocessed, "before it processed"),
     "GOAWAY below a call that is answered": (
