@@ -11,7 +11,7 @@ from __future__ import annotations
 import enum
 import functools
 from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import asynccontextmanager, nullcontext, suppress
+from contextlib import ExitStack, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -255,8 +255,15 @@ class StateFinder:
                 "a new checkpoint would have to be made, which is for administrators; lease the newest existing one, or"
                 " the changelog (state log)"
             )
-        # A new one is taken as it is, also when others are made and it would be dropped before our turn comes.
-        with checkpoints.held(await checkpoints.create() if wants_new else None) as new:
+        with ExitStack() as until_held:
+            new = None
+            if wants_new:
+                # Its log is kept from before it is made: retention may have more to cut before our turn comes.
+                bucket = checkpoints.bucket
+                pin = bucket.pins.pin(bucket.storage.log_end, key.principal, PIN, lambda _error: None)
+                until_held.callback(pin.release)
+                # It is taken as it is, also when others are made and it would be dropped meanwhile.
+                new = until_held.enter_context(checkpoints.held(await checkpoints.create()))
             async with checkpoints.bucket.between_commits():
                 checkpoint, offset = new, 0
                 if new is None:

@@ -283,6 +283,36 @@ async def test_a_checkpoint_that_is_made_for_a_lease_stays_until_it_is_leased(st
         assert await kept.snapshot_ids("report") == [0, 1]
 
 
+async def test_the_log_behind_a_checkpoint_that_is_made_for_a_lease_stays_until_it_is_leased(
+    store: Store,
+) -> None:
+    """While an older one is being dropped for it, rows are written, and retention has something to cut."""
+    config = ScannerConfig(checkpoints_kept=1, log_retention_bytes=1)
+    async with open_maintenance(store, config) as kept, trio.open_nursery() as nursery:
+        checkpoints, dropping, gate = await kept.checkpoints(), trio.Event(), trio.Event()
+        await kept.write([0])
+        await checkpoints.create()
+        await kept.write([1])
+        run_blocking = kept.maintenance.checkpoints.run_blocking
+
+        async def wait_to_drop(function: Callable[[], T]) -> T:
+            if checkpoints.as_of(2) is not None:
+                dropping.set()
+                await gate.wait()
+            return await run_blocking(function)
+
+        async def lease() -> None:
+            _, missing = await kept.acquire("report", target(Choice.NEW, 0))
+            assert not missing
+
+        kept.maintenance.checkpoints.run_blocking = wait_to_drop
+        nursery.start_soon(lease)
+        await dropping.wait()
+        await kept.write([2])
+        await kept.maintenance.retention.sweep()
+        gate.set()
+
+
 async def test_a_prune_that_is_cancelled_forgets_none(store: Store) -> None:
     """As by the reset of the call that dropped their leases: the next one drops the rest, without a new start."""
     async with open_maintenance(store, ScannerConfig(checkpoints_kept=9)) as kept:
