@@ -163,7 +163,9 @@ class MemoryBucket:
     def reopen(self, *, writable: bool) -> None:
         """See `Bucket.reopen`."""
         self._require_open()
-        self._unfinished = None
+        for reader in list(self._open):
+            reader.close()
+        self._unfinished, self._began_history = None, False
 
     def close_idle(self) -> None:
         """See `Bucket.close_idle`."""
