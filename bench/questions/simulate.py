@@ -25,7 +25,7 @@ from rich.progress import Progress
 from bench.harness.bars import Bar, some_of, write_json
 from bench.simulation.history import History
 from bench.simulation.validators import Violation
-from bench.simulation.workload import State, TailStart
+from bench.simulation.workload import VISITS, State, TailStart
 from bench.simulation.world import Outcome, simulate
 from scanner import ScanMode
 
@@ -76,6 +76,10 @@ MUST_HAPPEN: Final[dict[str, str]] = {
     "group restarts": "reader groups that went on after a server's end",
     "published": "versions of transactions published",
     "aborted": "versions of transactions aborted",
+    "held": "steps of storage held",
+    "write_fails": "writes that the disk refused",
+    "opens_anew": "buckets opened anew after that",
+    **{f"visit {call}": f"calls of a visitor that {call.replace('_', ' ')}" for call in VISITS},
     "torn cursors": "cursor scans of no single state",
     "error SnapshotLost": "SNAPSHOT_LOST seen",
     "error OffsetOutOfRange": "OFFSET_OUT_OF_RANGE seen",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,7 @@ from bench.simulation.scanners import Scanner
 from bench.simulation.tables import TABLE, Key, Row
 from bench.simulation.tails import Following
 from bench.simulation.transactions import Transactor
+from bench.simulation.visitors import Visitor
 from bench.simulation.workload import ScannerTask, Strike, StrikeKind, WriterTask
 from scanner.server.config import ScannerConfig
 from scanner.server.tables.writes import encode_mutations, route
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from bench.simulation.network import Network
     from bench.simulation.serving import Serving
     from bench.simulation.transaction_tasks import TransactionTask
-    from bench.simulation.workload import Workload
+    from bench.simulation.workload import VisitorTask, Workload
 
 SWIZZLE_S_MAX = 3.0
 
@@ -41,16 +42,24 @@ class Actors:
         serving: What strikes strike.
         history: Told of everything.
         model: Of the table.
+        models: By id, of each table that was written to.
     """
 
     def __init__(
-        self, workload: Workload, network: Network, serving: Serving, history: History, model: Model
+        self,
+        workload: Workload,
+        network: Network,
+        serving: Serving,
+        history: History,
+        model: Model,
+        models: Mapping[int, Model],
     ) -> None:
         self._workload = workload
         self._network = network
         self._serving = serving
         self._history = history
         self._model = model
+        self._models = models
         self._writers_done = trio.Event()
         self.running: list[str] = []
         """Who has not come to an end."""
@@ -84,6 +93,8 @@ class Actors:
             course = GroupCourse(self._history, self._model, self._serving, self._writers_done)
             for number, reader in enumerate(self._workload.readers):
                 nursery.start_soon(self._read, f"reader {number}", reader, course)
+            for number, visitor in enumerate(self._workload.visitors):
+                nursery.start_soon(self._visit, f"visitor {number}", visitor)
             nursery.start_soon(self._strike_all, servers)
 
     async def _write_all(self) -> None:
@@ -111,6 +122,10 @@ class Actors:
     async def _read(self, who: str, task: ReaderTask, course: GroupCourse) -> None:
         with self._acting(who) as (connections, _):
             await GroupReader(who, self._workload, connections, self._history, course).run(task)
+
+    async def _visit(self, who: str, task: VisitorTask) -> None:
+        with self._acting(who) as (connections, rng):
+            await Visitor(who, self._workload, connections, self._history, self._models, rng).run(task)
 
     async def _transact(self, who: str, task: TransactionTask) -> None:
         with self._acting(who) as (connections, rng):
@@ -162,6 +177,8 @@ class Actors:
             case StrikeKind.SWIZZLE:
                 self._history.add("network", "swizzled")
                 self._network.swizzle(rng, SWIZZLE_S_MAX)
+            case StrikeKind.FAIL_WRITE:
+                self._serving.fail_write(strike.bucket, durable=strike.keep == 1, refusals=strike.refusals)
             case StrikeKind.MAKE_IMAGE:
                 await self._serving.make_image(strike.bucket, self._workload.image_rows)
             case StrikeKind.DROP_IMAGE:

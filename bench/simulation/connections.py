@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 import trio
 
 import scanner
+from bench.simulation.storage import REFUSED
 from bench.simulation.workload import RETRIES
 
 if TYPE_CHECKING:
@@ -71,11 +72,11 @@ class Connections:
             yield await self.again(lambda: stack.enter_async_context(connect()))
 
     async def again(self, call: Callable[[], Awaitable[ReplyT]]) -> ReplyT:
-        """Make a call; one that is cut fails, and may be made again."""
+        """Make a call; one that is cut fails, or that the disk refuses, and may be made again."""
         while True:
             try:
                 return await call()
             except scanner.ScannerError as error:
-                if not error.retriable:
+                if not error.retriable and REFUSED not in error.message:
                     raise
                 await trio.sleep(self._rng.uniform(0, AGAIN_S_MAX))

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from bench.simulation.tables import Row, Rows
     from bench.simulation.tails import TailBounds
     from bench.simulation.transaction_validators import VersionRecord
+    from bench.simulation.visitors import Lookup
     from bench.simulation.workload import ScanTask
     from scanner import ScannerError
     from scanner.data.keys import KeyRange
@@ -64,6 +65,11 @@ class History:
         self.group = GroupHistory()
         self.group_failed: list[GroupFailure] = []
         """What has ended readers of the group."""
+        self.lookups: list[Lookup] = []
+        self.written_to: set[int] = set()
+        """Ids of tables that somebody wrote to, or staged rows for, and was told so; of those that come and go."""
+        self.dropped_unwritten: set[int] = set()
+        """Ids of tables that were dropped since they were said to be unwritten."""
         self.found: list[tuple[str, str, str]] = []
         """What was seen to be wrong at once: the name of the validator, who, and a sentence."""
         self.left: dict[str, int] = {}
@@ -85,8 +91,8 @@ class History:
 
     @property
     def restarts(self) -> int:
-        """How often the server has lost what it keeps for scans that are cut."""
-        return sum(self.counts[what] for what in ("killed", "draining", "emptied"))
+        """How often the server has lost what it keeps for scans that are cut, of some bucket at least."""
+        return sum(self.counts[what] for what in ("killed", "draining", "emptied", "opens_anew"))
 
     def fingerprint(self) -> str:
         """Of everything that happened; equal for equal histories."""

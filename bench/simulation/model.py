@@ -1,115 +1,20 @@
 """What a table is at every log offset, from the commits that storage was given: the measure of every scan.
 
 The model knows nothing of scans, snapshots, overlays and tokens: it is told of each commit as it is made, and folds
-them, one after another, into dicts. `RecordingStore` is the in-memory store with somebody who listens in.
+them, one after another, into dicts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from bench.simulation.tables import Comparison, Key, Row, Rows, rows_of
-from scanner.storage.memory.store import MemoryStore
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from scanner.storage.interface import GroupState, Mutation, PreparedCommit
-    from scanner.storage.memory.bucket import MemoryBucket
-    from scanner.storage.memory.store import MemoryDisk
+    from scanner.storage.interface import Mutation
     from scanner.storage.records import Entry
-    from scanner.storage.transactions import AppliedShare
-    from scanner.storage.writers import AppliedRequest
-
-OnCommit = Callable[[int, int, int, "Sequence[Mutation]", "Entry | None"], None]
-"""Told bucket, start, end, mutations and entry of every group that was committed."""
-
-
-OnGroupStates = Callable[[int, "Mapping[str, GroupState | None]"], None]
-"""Told bucket and what becomes of its reader groups with every commit that touches some."""
-
-
-class RecordingStore(MemoryStore):
-    """A store that tells of every commit.
-
-    Args:
-        on_commit: Told at once.
-        clock: See `MemoryStore`.
-        disk: What outlives the store.
-        on_group_states: Told likewise.
-        images: See `MemoryStore`.
-    """
-
-    def __init__(
-        self,
-        on_commit: OnCommit,
-        clock: Callable[[], int],
-        disk: MemoryDisk,
-        on_group_states: OnGroupStates = lambda _bucket, _states: None,
-        images: Path | None = None,
-    ) -> None:
-        super().__init__(clock, disk, images)
-        self._on_commit = on_commit
-        self._on_group_states = on_group_states
-
-    def bucket(self, name: str, index: int) -> MemoryBucket:
-        """The bucket, with somebody who listens in; what is opened of it is the real thing."""
-        bucket = _RecordingBucket(super().bucket(name, index), index, self._on_commit, self._on_group_states)
-        return cast("MemoryBucket", bucket)
-
-
-class _RecordingBucket:
-    def __init__(
-        self, bucket: MemoryBucket, index: int, on_commit: OnCommit, on_group_states: OnGroupStates
-    ) -> None:
-        self._bucket = bucket
-        self._index = index
-        self._on_commit = on_commit
-        self._on_group_states = on_group_states
-        self._groups: Sequence[Sequence[Mutation]] = ()
-        self._unseen: list[tuple[int, int, Sequence[Mutation], Entry | None]] = []
-        """What a commit that is not finished has written."""
-
-    def reopen(self, *, writable: bool) -> None:
-        self._bucket.reopen(writable=writable)
-        self._unseen = []
-
-    def prepare(
-        self, groups: Sequence[Sequence[Mutation]], clock_us: int | None = None, after_us: int = 0
-    ) -> PreparedCommit:
-        self._groups = groups
-        return self._bucket.prepare(groups, clock_us, after_us)
-
-    def commit_prepared(
-        self,
-        prepared: PreparedCommit,
-        group_states: Mapping[str, GroupState | None] | None = None,
-        applied: Mapping[str, AppliedShare | None] | None = None,
-        requests: Mapping[bytes, Sequence[AppliedRequest]] | None = None,
-        *,
-        unfinished: bool = False,
-    ) -> None:
-        self._bucket.commit_prepared(prepared, group_states, applied, requests, unfinished=unfinished)
-        entries = {entry.start: entry for entry in prepared.contents.entries}
-        for group, (start, end) in zip(self._groups, prepared.offsets, strict=True):
-            self._unseen.append((start, end, group, entries.get(start)))
-        if unfinished:
-            return
-        seen, self._unseen = self._unseen, []
-        for start, end, group, entry in seen:
-            self._on_commit(self._index, start, end, group, entry)
-        if group_states:
-            self._on_group_states(self._index, group_states)
-
-    def commit(self, groups: Sequence[Sequence[Mutation]]) -> list[tuple[int, int]]:
-        prepared = self.prepare(groups)
-        self.commit_prepared(prepared)
-        return prepared.offsets
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._bucket, name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,8 +96,9 @@ class Model:
         return self.offsets(bucket)[-1]
 
     def changes(self, bucket: int) -> list[ModelChange]:
-        """The whole changelog of a bucket, by offset, worked out from the mutations. Once the run is over."""
-        if bucket not in self._changes:
+        """The whole changelog of a bucket, by offset, worked out from the mutations."""
+        known = self._changes.get(bucket, [])
+        if len(known) < self.end(bucket):
             found: list[ModelChange] = []
             state: dict[bytes, bytes] = {}
             for commit in self._commits.get(bucket, []):
@@ -205,11 +111,21 @@ class Model:
                     else:
                         state[key] = row
             self._changes[bucket] = found
-        return self._changes[bucket]
+            known = found
+        return known
 
     def offsets(self, bucket: int) -> list[int]:
         """The log offsets that are states: not in the middle of a commit."""
         return [0, *(commit.end for commit in self._commits.get(bucket, []))]
+
+    def offset_at(self, bucket: int, time_us: int) -> int:
+        """Where the first commit since a time begins, or the share of a transaction that it is a part of."""
+        start = 0
+        for commit in self.commits(bucket):
+            start = start if commit.continues else commit.start
+            if commit.timestamp_us >= time_us:
+                return start
+        return self.end(bucket)
 
     def state(self, bucket: int, offset: int) -> list[ModelRow]:
         """A bucket as of an offset, in primary key order."""

@@ -15,6 +15,7 @@ from bench.simulation.excuses import taken_away
 from bench.simulation.group_tasks import ReaderTask, Stint, StintEnd
 from bench.simulation.group_validators import Delivered, Stored
 from bench.simulation.history import GroupFailure, History
+from bench.simulation.storage import REFUSED
 from bench.simulation.tables import TABLE
 from bench.simulation.workload import RETRIES
 from scanner.data.changes import LOG_OFFSET
@@ -134,8 +135,9 @@ class GroupReader:
                     table = await self._connections.again(functools.partial(client.table, TABLE))
                     async with self._scan(table, task).execute() as batches:
                         return await reading.run(batches)
-            except scanner.SlowConsumer:
-                if not taken_away(self._workload):
+            except scanner.ScannerError as error:
+                slow = isinstance(error, scanner.SlowConsumer) and taken_away(self._workload)
+                if not slow and REFUSED not in error.message:
                     raise
 
     def _scan(self, table: scanner.Table, task: ReaderTask) -> scanner.GroupScan:

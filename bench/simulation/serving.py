@@ -7,29 +7,28 @@ tasks still do while they are cancelled reaches nobody, and what they leave open
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import trio
 
 from bench.harness.images import damage_image, give_image
-from bench.simulation.model import RecordingStore
-from bench.simulation.tables import TABLE
+from bench.simulation.storage import DiskFaults, RecordingStore, WriteFault
+from bench.simulation.tables import PASSING, TABLE
+from bench.simulation.threads import Threads
 from scanner.server.clock import WallClock
 from scanner.server.server import Server, open_server
 from scanner.storage.memory.store import MemoryDisk
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
     from random import Random
 
     from bench.simulation.history import History
-    from bench.simulation.model import OnCommit, OnGroupStates
     from bench.simulation.network import Network
+    from bench.simulation.storage import OnCommit, OnGroupStates, OnOther
     from bench.simulation.workload import Workload
     from scanner.server.tables.bucket import ServedBucket
 
-_Result = TypeVar("_Result")
 EPOCH_US = 1_700_000_000_000_000
 """Time of the virtual clock's zero, for commit timestamps."""
 
@@ -49,6 +48,7 @@ class Serving:
         on_commit: Told of every commit.
         on_group_states: Told what becomes of reader groups.
         images: Directory of images; None: there are none.
+        on_other: Told of commits to other tables.
     """
 
     def __init__(
@@ -59,6 +59,7 @@ class Serving:
         on_commit: OnCommit,
         on_group_states: OnGroupStates,
         images: Path | None = None,
+        on_other: OnOther = lambda *_: None,
     ) -> None:
         self._workload = workload
         self._network = network
@@ -66,7 +67,11 @@ class Serving:
         self._on_commit = on_commit
         self._on_group_states = on_group_states
         self._images = images
-        self._storage = workload.rng("storage")
+        self._on_other = on_other
+        self.faults = DiskFaults(tell=lambda what, bucket: history.add("storage", what, bucket=bucket))
+        self._threads = Threads(
+            workload.storage_s_max, workload.holds, self.faults, history, workload.rng("storage")
+        )
         self.cut_by_force: Counter[int] = Counter()
         """Where each bucket's log was cut off whoever needed it."""
         self._disk = MemoryDisk()
@@ -78,7 +83,15 @@ class Serving:
         """Over the same disk for the whole run; opened anew for each server."""
 
     def _open_store(self) -> RecordingStore:
-        return RecordingStore(self._on_commit, clock_us, self._disk, self._on_group_states, self._images)
+        return RecordingStore(
+            self._on_commit,
+            clock_us,
+            self._disk,
+            self._on_group_states,
+            self._images,
+            self.faults,
+            self._on_other,
+        )
 
     async def start(self, nursery: trio.Nursery) -> None:
         """Serve; returns when connections are taken."""
@@ -94,7 +107,7 @@ class Serving:
                     config=self._workload.server_config,
                     transport_config=self._workload.transport_config,
                     listener=listener,
-                    run_blocking=self._run_as_in_thread,
+                    run_blocking=self._threads.run,
                     clock=WallClock(lambda: EPOCH_US / 1e6 + trio.current_time()),
                 ) as self.server:
                     self._history.add("server", "started")
@@ -103,16 +116,6 @@ class Serving:
         finally:
             self.server = None
             self._ended.set()
-
-    async def _run_as_in_thread(self, function: Callable[[], _Result]) -> _Result:
-        """Take time for what storage does, as a thread would: others run before it, and before it is known."""
-        longest = self._workload.storage_s_max
-        # What a thread has begun it finishes.
-        with trio.CancelScope(shield=True):
-            await trio.sleep(self._storage.uniform(0, longest))
-            result = function()
-            await trio.sleep(self._storage.uniform(0, longest))
-        return result
 
     async def kill(self, what: str = "killed") -> None:
         """End it from one moment to the next; returns when all its tasks are gone.
@@ -173,6 +176,13 @@ class Serving:
             bucket.snapshots.clear()
         self._history.add("server", "emptied")
 
+    def fail_write(self, bucket: int, *, durable: bool, refusals: int) -> None:
+        """Have the next write to a bucket fail, of either table; see `WriteFault`."""
+        self.faults.next_writes |= {
+            (table, bucket): WriteFault(durable, refusals) for table in (TABLE, PASSING)
+        }
+        self._history.add("server", "will_refuse", bucket=bucket, durable=durable, refusals=refusals)
+
     def _served_buckets(self) -> list[ServedBucket]:
         assert self.server is not None
         tables = self.server._services.catalog._tables.values()
@@ -186,6 +196,8 @@ class Serving:
     def truncate(self, bucket: int, keep: float) -> None:
         """Drop the oldest changes of a bucket, down to a part of what there is."""
         log = self.store.bucket(TABLE, bucket)
+        if log.failure is not None:
+            return
         offset = log.log_end - int((log.log_end - log.log_start) * keep)
         log.truncate_log(offset)
         self.cut_by_force[bucket] = log.log_start

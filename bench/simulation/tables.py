@@ -20,6 +20,8 @@ Key = tuple[object, ...]
 Row = tuple[object, ...]
 
 TABLE: Final = "simulated"
+PASSING: Final = "passing"
+"""Another one of the same columns, which comes and goes."""
 KEY_SCHEMAS: Final = (
     (pa.field("id", pa.int64(), nullable=False),),
     (pa.field("name", pa.string(), nullable=False),),

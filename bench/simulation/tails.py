@@ -70,9 +70,7 @@ def choose_bounds(
             start = datetime.datetime.fromtimestamp(0, datetime.UTC) + datetime.timedelta(
                 microseconds=time_us
             )
-            earliest = {
-                bucket: max(at, _offset_at(model, bucket, time_us)) for bucket, at in earliest.items()
-            }
+            earliest = {bucket: max(at, model.offset_at(bucket, time_us)) for bucket, at in earliest.items()}
     stop: LogStop = None
     if task.tail.stop is not TailStop.NEVER:
         stop = "end"
@@ -85,16 +83,6 @@ def choose_bounds(
 
 def _bookmark(model: Model, bucket: int, at_least: int, rng: random.Random) -> int:
     return rng.choice([offset for offset in model.offsets(bucket) if offset >= at_least] or [at_least])
-
-
-def _offset_at(model: Model, bucket: int, time_us: int) -> int:
-    """Where the first commit since a time begins, or the share of a transaction that it is a part of."""
-    start = 0
-    for commit in model.commits(bucket):
-        start = start if commit.continues else commit.start
-        if commit.timestamp_us >= time_us:
-            return start
-    return model.end(bucket)
 
 
 class Following:

@@ -14,6 +14,8 @@
     foreseen   nothing is logged as an error
     live       everybody comes to an end
 
+What short calls are held to is in `bench.simulation.visitors`.
+
 `cursor` has a snapshot for each page, so it is not held to be isolated: its rows must have existed while it ran, and
 those that did not change meanwhile must be there. What tails are held to is in `bench.simulation.tail_validators`, what
 a reader group is held to in `bench.simulation.group_validators`, and transactions in
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from bench.simulation.history import History, ScanRecord, WriteRecord
     from bench.simulation.model import Model, ModelRow
     from bench.simulation.tables import Key, Row
+    from bench.simulation.visitors import Lookup
     from scanner.data.keys import KeyRange
 
 ROW_MESSAGE_OVERHEAD_BYTES: Final = 2_500
@@ -56,8 +59,14 @@ class Violation:
         return f"{self.validator}: {self.who}: {self.detail}"
 
 
-def judge(history: History, model: Model) -> list[Violation]:
-    """All violations of a run."""
+def judge(history: History, model: Model, models: Mapping[int, Model] | None = None) -> list[Violation]:
+    """All violations of a run.
+
+    Args:
+        history: Of it.
+        model: Of its table.
+        models: By id, of all tables; None: there is one.
+    """
     scans = _Scans(model)
     found = [found for scan in history.scans if scan.task.tail is None for found in scans.judge(scan)]
     found += [
@@ -71,6 +80,7 @@ def judge(history: History, model: Model) -> list[Violation]:
         *found,
         *(found for write in history.writes for found in _durable(write, model)),
         *_once(model),
+        *(found for lookup in history.lookups for found in _told_for_ever(lookup, models or {})),
         *_group(history, model),
         *(Violation("transacted", who, detail) for who, detail in judge_versions(history, model)),
         *(
@@ -107,6 +117,16 @@ def _durable(write: WriteRecord, model: Model) -> Iterator[Violation]:
             if model.bucket_of(key) == bucket and state.get(key) != row:
                 found = f"bucket {bucket} has {state.get(key)} at {end}, acknowledged was {row}"
                 yield Violation("durable", write.who, found)
+
+
+def _told_for_ever(lookup: Lookup, models: Mapping[int, Model]) -> Iterator[Violation]:
+    """What was told of a time holds for ever: nothing that is committed later is before it."""
+    model = models.get(lookup.table_id)
+    wanted = 0 if model is None else model.offset_at(lookup.bucket, lookup.time_us)
+    if lookup.at_offset != max(wanted, lookup.start_offset):
+        where = f"table {lookup.table_id}, bucket {lookup.bucket}"
+        found = f"{where}: {lookup.time_us} was said to be at {lookup.at_offset}, and is at {wanted}"
+        yield Violation("reliable", lookup.who, found)
 
 
 def _once(model: Model) -> Iterator[Violation]:

@@ -37,6 +37,26 @@ POLL_S_MIN: Final = 0.005
 _MODES: Final = tuple(mode for mode in ScanMode if not mode.of_changes)
 """Those of states."""
 IMAGE_CHANCE: Final = 0.25
+HOLD_S: Final = (0.2, 1.0, 1.0, 5.0)
+VISITOR_CHANCE: Final = 0.25
+VISITS: Final = (
+    *(
+        "gets",
+        "looks_up",
+        "scans",
+        "scans_snapshot",
+        "leases_new",
+        "leases_log",
+        "fetches",
+        "joins",
+        "compacts",
+    ),
+    *("creates", "drops", "drops_unwritten", "writes", "stages"),
+)
+"""What visitors do; the second half to the table that comes and goes only."""
+VISITS_OF_PASSING: Final = frozenset(VISITS[9:])
+FAILURE_CHANCE: Final = 0.25
+"""That the disk refuses some writes."""
 GROUP_CHANCE: Final = 0.16
 GROUP_KEYS_MAX: Final = 40
 """Keys of a table that has a reader group: its readers read every change, some of them more than once."""
@@ -128,6 +148,8 @@ class StrikeKind(enum.Enum):
     """It is removed, whoever scans it."""
     DAMAGE_IMAGE = "damage_image"
     """A bit of its file changes, or its end is lost, whoever scans it."""
+    FAIL_WRITE = "fail_write"
+    """The next write to a bucket fails, and may be there all the same."""
 
 
 SERVER_STRIKES: Final = (
@@ -148,9 +170,21 @@ class Strike:
     kind: StrikeKind
     bucket: int = 0
     keep: float = 0.0
-    """TRUNCATE: the part of the log that stays."""
+    """TRUNCATE: the part of the log that stays. FAIL_WRITE: of the write; it is there all the same if that is 1."""
     down_s: float = 0.0
     """KILL, DRAIN: how long nobody answers."""
+    refusals: int = 0
+    """FAIL_WRITE: how often the bucket cannot be opened for writing then."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holds:
+    """Steps of storage that take much longer than others."""
+
+    chance: float = 0.0
+    """Of each, before its function runs and again behind it."""
+    seconds: tuple[float, ...] = ()
+    """For how long: any of these."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -223,6 +257,18 @@ class WriterTask:
     pause_s: float
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class VisitorTask:
+    """One who makes short calls."""
+
+    kinds: tuple[str, ...]
+    """Of these, in any order: few of them meet more often than all would."""
+    calls: int
+    passing: float
+    """The share of them that are about the table that comes and goes."""
+    pause_s: float
+
+
 @dataclass
 class Workload:
     """One run."""
@@ -238,11 +284,13 @@ class Workload:
     """Of the reader group; empty: there is none."""
     writers: list[WriterTask] = field(init=False)
     transactors: list[TransactionTask] = field(init=False)
+    visitors: list[VisitorTask] = field(init=False)
     strikes: list[Strike] = field(init=False)
     image_rows: int = field(init=False)
     """Rows of a block of an image; 0: there are no images."""
     storage_s_max: float = field(init=False)
     """How long storage may take for what blocks, before it does it and again after that."""
+    holds: Holds = field(init=False)
     chaos: float = field(init=False)
     """How likely a connection has a fault."""
 
@@ -278,6 +326,49 @@ class Workload:
         self.image_rows = 0
         if self.rng("images").random() < IMAGE_CHANCE:
             self.add_images()
+        self._add_troubles(self.rng("troubles"))
+
+    def _add_troubles(self, rng: random.Random) -> None:
+        """Steps of storage that are held, and writes that fail."""
+        self.holds = Holds(rng.choice((0.0, 0.0, 0.02, 0.1)), HOLD_S)
+        if rng.random() < FAILURE_CHANCE:
+            self.add_failures(rng)
+
+        self.visitors = []
+        if rng.random() < VISITOR_CHANCE:
+            self.add_visitors(rng)
+
+    def add_visitors(self, rng: random.Random) -> None:
+        """Who makes short calls, and what only they feel: buckets are closed early, one checkpoint is kept."""
+        kinds = tuple(rng.sample(VISITS, rng.choice((3, 5, len(VISITS)))))
+        self.visitors = [
+            VisitorTask(
+                kinds=kinds,
+                calls=rng.randint(5, 20),
+                passing=rng.choice((0.3, 0.9)),
+                pause_s=rng.choice((0.0, 0.3, 1.0)),
+            )
+            for _ in range(rng.choice((1, 2, 3)))
+        ]
+        self.server_config = dataclasses.replace(
+            self.server_config,
+            bucket_idle_close_s=rng.choice((0.4, 2.0, 300.0)),
+            checkpoints_kept=rng.choice((1, 2)),
+        )
+
+    def add_failures(self, rng: random.Random) -> None:
+        """Writes that fail."""
+        failures = [
+            Strike(
+                rng.expovariate(2.0),
+                StrikeKind.FAIL_WRITE,
+                rng.randrange(self.rows.description.buckets),
+                keep=rng.choice((0.0, 1.0)),
+                refusals=rng.choice((0, 0, 1, 3)),
+            )
+            for _ in range(rng.randint(1, 4))
+        ]
+        self.strikes = sorted([*self.strikes, *failures], key=lambda strike: strike.at_s)
 
     def add_images(self) -> None:
         """Images from the start, and what becomes of them."""

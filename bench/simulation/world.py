@@ -37,7 +37,9 @@ from bench.simulation.model import Model
 from bench.simulation.network import Connection, Fault, Network
 from bench.simulation.readers import GROUP
 from bench.simulation.serving import Serving
+from bench.simulation.storage import REFUSED
 from bench.simulation.tables import TABLE
+from bench.simulation.threads import long_turns
 from bench.simulation.validators import Violation, judge
 from bench.simulation.workload import Workload
 from scanner.storage.images.reader import Image
@@ -90,8 +92,10 @@ def simulate(seed: int, shape: Callable[[Workload], None] | None = None) -> Outc
         images = Path(stack.enter_context(_image_directory())) if workload.image_rows else None
         world = World(workload, images)
         trio.run(world.run, clock=trio.testing.MockClock(autojump_threshold=0))
-    world.history.logged = logged
-    return Outcome(seed, world.history, judge(world.history, world.model))
+    # Of what the disk refuses the server may well say so.
+    world.history.logged = [message for message in logged if REFUSED not in message]
+    world.history.found += [("live", "the event loop", stall) for stall in world.serving.faults.stalls]
+    return Outcome(seed, world.history, judge(world.history, world.model, world.models))
 
 
 @contextmanager
@@ -196,21 +200,30 @@ class World:
         self.history = History()
         self.network = Network(self._told)
         self.serving = Serving(
-            workload, self.network, self.history, self._committed, self._group_written, images
+            workload,
+            self.network,
+            self.history,
+            self._committed,
+            self._group_written,
+            images,
+            self._other_committed,
         )
         self.serving.store.create_table(workload.rows.description)
         self.model = Model(workload.rows, self.serving.store.row_codec(TABLE).decode)
-        self._actors = Actors(workload, self.network, self.serving, self.history, self.model)
+        self.models = {self.serving.store.table_id(TABLE): self.model}
+        """By id, those of all tables that were written to."""
+        self._actors = Actors(workload, self.network, self.serving, self.history, self.model, self.models)
 
     async def run(self) -> None:
         """Run it to its end."""
         tasks = trio.lowlevel.current_statistics().tasks_living
         self._actors.load()
-        async with trio.open_nursery() as nursery:
-            await self.serving.start(nursery)
-            await self._run_actors(nursery)
-            await self._wait_quiet()
-            await self.serving.kill("stopped")
+        with long_turns(self.workload.holds, self.workload.rng("turns")):
+            async with trio.open_nursery() as nursery:
+                await self.serving.start(nursery)
+                await self._run_actors(nursery)
+                await self._wait_quiet()
+                await self.serving.kill("stopped")
         self.history.left["tasks"] = trio.lowlevel.current_statistics().tasks_living - tasks
 
     async def _run_actors(self, servers: trio.Nursery) -> None:
@@ -241,10 +254,24 @@ class World:
         self.history.add("storage", "committed", bucket=bucket, start=start, end=end)
         self.history.group.ends.append((trio.current_time(), {bucket: start}))
 
+    def _other_committed(
+        self,
+        table_id: int,
+        bucket: int,
+        start: int,
+        end: int,
+        mutations: Sequence[Mutation],
+        entry: Entry | None,
+    ) -> None:
+        model = self.models.setdefault(table_id, Model(self.workload.rows, self.model.decode))
+        model.commit(bucket, start, end, mutations, entry, trio.current_time())
+        self.history.add("storage", "committed", table=table_id, bucket=bucket, start=start, end=end)
+
     def _group_written(self, bucket: int, states: Mapping[str, GroupState | None]) -> None:
         state = states.get(GROUP)
         if state is not None:
-            self.history.group.written.append(Written(bucket, state.epoch, state.position))
+            doubtful = self.serving.faults.settling
+            self.history.group.written.append(Written(bucket, state.epoch, state.position, doubtful))
             self.history.add(
                 "storage", "keeps position", bucket=bucket, epoch=state.epoch, position=state.position
             )

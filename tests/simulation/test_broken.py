@@ -6,7 +6,8 @@ The defects are made here, by replacing one method of the product; nothing of it
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from bench.simulation.transaction_tasks import TransactionTask
 from bench.simulation.workload import (
     Behaviour,
     Client,
+    Holds,
     ScannerTask,
     State,
     Strike,
@@ -26,6 +28,7 @@ from bench.simulation.workload import (
     TailStart,
     TailStop,
     TailTask,
+    VisitorTask,
     Workload,
     WriterTask,
     fetched,
@@ -38,9 +41,11 @@ from scanner.data.filters import Filter
 from scanner.errors import SnapshotLost
 from scanner.server.config import ScannerConfig
 from scanner.server.log.opener import LogOpener
+from scanner.server.retention.checkpoints import BucketCheckpoints
 from scanner.server.scan.opener import ScanOpener
 from scanner.server.scan.push import PushScan
 from scanner.server.tables.bucket import ServedBucket
+from scanner.server.tables.catalog import Catalog
 from scanner.server.tables.log_pins import LogPins
 from scanner.server.tables.open_scan import OpenScan
 from scanner.server.tables.snapshots import SharedSnapshot, SnapshotPool, SnapshotRegistry
@@ -233,6 +238,11 @@ def apply_again(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("scanner.server.tables.bucket.find_request", lambda *_: None)
 
 
+def keep_no_new_checkpoint(patch: pytest.MonkeyPatch) -> None:
+    """A checkpoint that nothing keeps until the lease does that it was made for."""
+    patch.setattr(BucketCheckpoints, "held", lambda self, checkpoint: nullcontext(checkpoint))
+
+
 BROKEN: list[tuple[Break, str]] = [
     (drop_row_after_resume, "resumable"),
     (drop_row_after_resume, "complete"),
@@ -272,6 +282,7 @@ SHOWN_BY: dict[tuple[Break, str], int] = {
     (fall_back_to_the_start, "unique"): 10,
     (fall_back_behind_the_damage, "complete"): 16,
     (take_later_changes, "isolated"): 5,
+    (keep_no_new_checkpoint, "justified"): 20,
 }
 """Seeds that have shown a defect. Its search begins there, and goes on through all the others if they no longer do."""
 
@@ -303,6 +314,8 @@ def small(workload: Workload) -> None:
     workload.initial = [keys[:10], keys[5:]]
     workload.strikes = []
     workload.readers = []
+    workload.visitors = []
+    workload.holds = Holds()
     workload.storage_s_max = 0.0
     workload.writers = [WriterTask(writes=8, keys_max=5, pause_s=0.2)]
 
@@ -433,6 +446,35 @@ def transactions(workload: Workload) -> None:
     workload.chaos = 0.5
 
 
+def visits(workload: Workload, *kinds: str) -> None:
+    """Three visitors of a table that comes and goes, beside one writer, while many steps of storage are held."""
+    small(workload)
+    workload.scanners = []
+    workload.holds = Holds(0.2, (0.2, 1.0))
+    workload.chaos = 0.0
+    workload.visitors = [VisitorTask(kinds=kinds, calls=8, passing=0.5, pause_s=0.1)] * 3
+    workload.server_config = dataclasses.replace(
+        ScannerConfig(), checkpoint_interval_s=0.0, checkpoints_kept=1, log_retention_bytes=1_000,
+        retention_interval_s=0.5,
+    )  # fmt: skip
+
+
+def unwritten_visits(workload: Workload) -> None:
+    """They stage rows, and drop what nobody has written to."""
+    visits(workload, "stages", "drops_unwritten")
+
+
+def leasing_visits(workload: Workload) -> None:
+    """They lease new checkpoints, and write."""
+    visits(workload, "leases_new", "writes")
+
+
+def refused_visits(workload: Workload) -> None:
+    """They look times up, while the disk refuses some writes."""
+    visits(workload, "looks_up", "writes")
+    workload.add_failures(workload.rng("failures of a small world"))
+
+
 def images(workload: Workload) -> None:
     """Scans of an image that is made, damaged and dropped, beside a writer, over lines that break."""
     small(workload)
@@ -561,6 +603,27 @@ def let_go_at_once(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SnapshotPool, "let_linger", lambda *_: False)
 
 
+def look_too_early(patch: pytest.MonkeyPatch) -> None:
+    """A drop of what is unwritten that looks for staged rows, and then waits for a thread."""
+    drop = Catalog._drop
+
+    async def wait_and_drop(self: Catalog, *arguments: Any) -> None:
+        await self._run_blocking(lambda: None)
+        await drop(self, *arguments)
+
+    patch.setattr(Catalog, "_drop", wait_and_drop)
+
+
+def look_beside_the_bucket(patch: pytest.MonkeyPatch) -> None:
+    """Whoever looks into the changelog does not wait for storage that is being opened."""
+
+    @asynccontextmanager
+    async def at_once(self: ServedBucket) -> AsyncIterator[None]:
+        yield
+
+    patch.setattr(ServedBucket, "beside_commits", at_once)
+
+
 BROKEN_IN_SMALL: list[tuple[Break, str, Shape]] = [
     (reverse_changes, "ordered", tails),
     (repeat_change, "unique", tails),
@@ -587,6 +650,9 @@ BROKEN_IN_SMALL: list[tuple[Break, str, Shape]] = [
     (lose_a_stage, "transacted", transactions),
     (decide_otherwise, "transacted", transactions),
     (apply_again, "once", writes),
+    (look_too_early, "durable", unwritten_visits),
+    (keep_no_new_checkpoint, "justified", leasing_visits),
+    (look_beside_the_bucket, "live", refused_visits),
 ]
 
 
@@ -603,7 +669,10 @@ def test_defect_is_found_in_a_small_world(
 
 @pytest.mark.parametrize(
     "shape",
-    [tails, held_tails, cut_tokens, fetches, readers, images, transactions, writes],
+    [
+        *(tails, held_tails, cut_tokens, fetches, readers, images, transactions, writes),
+        *(unwritten_visits, leasing_visits, refused_visits),
+    ],
     ids=lambda it: it.__name__,
 )
 def test_small_worlds_are_sound(shape: Shape) -> None:

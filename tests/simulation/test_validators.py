@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from bench.simulation.history import BucketRecord, History, ScanRecord, WriteRecord
-from bench.simulation.model import Model, RecordingStore
+from bench.simulation.model import Model
+from bench.simulation.storage import RecordingStore
 from bench.simulation.tables import TABLE, Comparison, Key, Row
 from bench.simulation.validators import judge
 from bench.simulation.workload import Workload
