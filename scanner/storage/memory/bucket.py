@@ -393,7 +393,7 @@ class MemoryBucket:
 
     def _require_open(self) -> None:
         if self._closed:
-            raise StoreClosed("the bucket in memory was closed")
+            raise StoreClosed("the bucket in /memory was closed")
 
     def _require_finished(self) -> None:
         self._require_open()
@@ -469,7 +469,7 @@ class MemorySnapshot:
     def scan(self, key_range: KeyRange = ALL_KEYS, *, short: bool = False) -> MemoryScan:
         """See `BucketSnapshot.scan`; nothing is read ahead."""
         if self._closed:
-            raise StoreClosed("this snapshot in memory was closed")
+            raise StoreClosed("this snapshot in /memory was closed")
         scan = MemoryScan(self._rows, key_range, self.log_offset, self._keys_of, self._scans)
         self._scans.add(scan)
         return scan
@@ -516,7 +516,7 @@ class MemoryScan:
     def read(self, rows_max: int, bytes_max: int) -> Rows:
         """See `BucketScan.read`."""
         if self._closed:
-            raise StoreClosed("this scan in memory was closed")
+            raise StoreClosed("this scan in /memory was closed")
         rows: list[bytes] = []
         size = 0
         for row in self._rows[self._position : self._position + rows_max]:
@@ -561,7 +561,7 @@ class MemoryReader:
     def get(self, key: bytes) -> bytes | None:
         """See `BucketReader.get`."""
         if self._closed:
-            raise StoreClosed("this reader in memory was closed")
+            raise StoreClosed("this reader in /memory was closed")
         return self._rows.get(key)
 
     def close(self) -> None:
