@@ -142,6 +142,7 @@ class MemoryStore:
         table = self._table(name)
         del self._tables[name], self.disk.tables[name]
         table.close()
+        table.contents.transactions.stages.clear()
         path = self.image_path(table.contents.table_id, 0)
         if path is not None:
             remove_images(path.parent)
