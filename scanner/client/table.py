@@ -105,7 +105,8 @@ class Table:
 
         Raises:
             SchemaMismatch: It is not nullable, of a type that cannot be stored, or one too many.
-            ArgumentInvalid: There is a column of that name.
+            ArgumentInvalid: There is a column of that name, or every change has one: `_change_type`, `_log_offset`,
+                `_commit_timestamp`.
             TableNotFound: The table was dropped.
             PermissionDenied: The caller may not manage the table.
             DataCorrupted: The server answers with another table, or one without the column.

@@ -143,12 +143,17 @@ async def test_a_client_that_does_not_know_the_column_is_told(store: Store) -> N
 
 
 async def test_a_column_that_cannot_be_is_refused(store: Store) -> None:
-    """Not nullable, not storable, there already: nothing changes, whether client or server says so."""
+    """Not nullable, not storable, there already, a change's: nothing changes, whether client or server says so."""
     async with open_items(store, 3) as items:
         for column, error, message in (
             (pa.field("x", pa.int8(), nullable=False), SchemaMismatch, "must be nullable"),
             (pa.field("x", pa.uint8()), SchemaMismatch, "cannot be stored"),
             (pa.field("price", pa.int8()), ArgumentInvalid, "items has a column 'price' already, of type"),
+            (
+                pa.field("_log_offset", pa.int64()),
+                ArgumentInvalid,
+                "'_log_offset' cannot be added: every change has",
+            ),
         ):
             with pytest.raises(error, match=message):
                 await items.table.add_column(column)

@@ -15,8 +15,15 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from scanner.data.changes import CHANGE_COLUMNS, change_schema
-from scanner.errors import BucketNotFound, ScannerError, TableNotFound, TooManyFiles, TooManyTables
+from scanner.data.changes import CHANGE_COLUMN_NAMES, CHANGE_COLUMNS, change_schema
+from scanner.errors import (
+    ArgumentInvalid,
+    BucketNotFound,
+    ScannerError,
+    TableNotFound,
+    TooManyFiles,
+    TooManyTables,
+)
 from scanner.server.counters import Activity
 from scanner.server.tables.bucket import ServedBucket
 from scanner.server.tables.images import BucketImage
@@ -355,7 +362,7 @@ class Catalog:
         Raises:
             TableNotFound: There is none of that name, or it has gone to another table.
             SchemaMismatch: The column is not nullable, of a type that cannot be stored, or one too many.
-            ArgumentInvalid: There is a column of that name.
+            ArgumentInvalid: There is a column of that name, or every change has one.
             StoreFailed: The disk refused.
 
         Waits:
@@ -364,6 +371,12 @@ class Catalog:
         Cancellation:
             The column may have been added.
         """
+        if column.name in CHANGE_COLUMN_NAMES:
+            # No column is ever dropped, so its tails, groups and streams would have ended for good.
+            raise ArgumentInvalid(
+                f"a column {column.name!r} cannot be added: every change has one, and the changelog of {name!r} could"
+                " not be scanned any more; give it another name"
+            )
         async with self._changing:
             _require_meant(name, self._store.table_id(name), table_id)
             await self._run_blocking(functools.partial(self._store.add_column, name, column))
