@@ -55,7 +55,7 @@ _TAKE_CHECKED = pc.TakeOptions(boundscheck=False)
 
 
 class RowCodec:
-    """Encodes rows under one schema, decodes rows of that and older ones. Holds no state; any thread may use it.
+    """Encodes rows under one schema, decodes rows of that and older ones. Any thread may use it.
 
     Args:
         schema: The table's current schema, of stored types (`scanner.data.table.stored_type`).
@@ -72,8 +72,10 @@ class RowCodec:
         """Number of `schema`."""
         self.older_schemas = tuple((history or {}).values())
         """Those that the table had before, oldest first."""
-        self._layouts = {number: _Layout(number, older) for number, older in (history or {}).items()}
-        self._layouts[schema_id] = _Layout(schema_id, schema)
+        self._schemas = {**(history or {}), schema_id: schema}
+        self._layout = _Layout(schema_id, schema)
+        self._layouts = {schema_id: self._layout}
+        """Of the schemas whose rows were read; a wide table that got many columns would take much memory for all."""
 
     def encode_batch(self, batch: pa.RecordBatch) -> list[bytes]:
         """Encode rows.
@@ -84,8 +86,7 @@ class RowCodec:
         Raises:
             SchemaMismatch: it has others, or a row takes more than ROW_BYTES_MAX.
         """
-        layout = self._layouts[self.schema_id]
-        if len(batch) > 1 and batch.nbytes + len(batch) * layout.head_bytes > BLOCK_BYTES_MAX // 2:
+        if len(batch) > 1 and batch.nbytes + len(batch) * self._layout.head_bytes > BLOCK_BYTES_MAX // 2:
             half = len(batch) // 2
             return self.encode_batch(batch.slice(0, half)) + self.encode_batch(batch.slice(half))
         rows: list[bytes] = self.encode_array(batch).to_pylist()
@@ -101,7 +102,7 @@ class RowCodec:
             raise SchemaMismatch("the batch does not have the columns of the table, in order")
         if not len(batch):
             return pa.array([], pa.binary())
-        rows = _encode(batch, self._layouts[self.schema_id])
+        rows = _encode(batch, self._layout)
         longest = int(lengths_of(rows).max())
         if longest > ROW_BYTES_MAX:
             raise SchemaMismatch(f"a row takes {longest} bytes; at most {ROW_BYTES_MAX} are allowed")
@@ -131,7 +132,8 @@ class RowCodec:
             return pa.RecordBatch.from_arrays(
                 [pa.nulls(0, field.type) for field in wanted], schema=pa.schema(wanted)
             )
-        layout = self._layouts.get(int.from_bytes(block.bytes(0, 1)[:_SCHEMA_ID_BYTES], "little"))
+        schema_id = int.from_bytes(block.bytes(0, 1)[:_SCHEMA_ID_BYTES], "little")
+        layout = self._layout_of(schema_id) if schema_id in self._schemas else None
         if layout is not None and (matrix := _heads(block, layout)) is not None:
             return _decode(block, layout, matrix, wanted)
         return self._decode_mixed(block, wanted)
@@ -170,9 +172,11 @@ class RowCodec:
         return [_cell(row, layout.columns[name], bounds) for name in columns]
 
     def _layout_of(self, schema_id: int) -> _Layout:
+        if schema_id not in self._schemas:
+            raise DataCorrupted(f"a row has schema {schema_id}; the table has {sorted(self._schemas)}")
         layout = self._layouts.get(schema_id)
         if layout is None:
-            raise DataCorrupted(f"a row has schema {schema_id}; the table has {sorted(self._layouts)}")
+            layout = self._layouts[schema_id] = _Layout(schema_id, self._schemas[schema_id])
         return layout
 
     @staticmethod
