@@ -163,9 +163,13 @@ class GroupBatches:
 
     @property
     def schema_outdated(self) -> bool:
-        """Whether the table has got columns since the reader began; one that begins now has them."""
+        """Whether the table has got columns since the reader began; one that begins now has them.
+
+        A reader that selects its columns would have the same ones again: of it this is False.
+        """
         seats = list(self._seats.values())  # Another thread may ask than the one that changes them.
-        return self._schema_outdated or any(seat.progress.schema_outdated for seat in seats)
+        told = self._schema_outdated or any(seat.progress.schema_outdated for seat in seats)
+        return told and not self._plan.columns
 
     def __aiter__(self) -> GroupBatches:
         return self

@@ -197,8 +197,11 @@ class Batches:
 
     @property
     def schema_outdated(self) -> bool:
-        """LOG and HYBRID, by push: whether the table has got columns since the scan began; a new scan has them."""
-        return any(each.schema_outdated for each in self._progress.values())
+        """LOG and HYBRID, by push: whether the table has got columns since the scan began; a new scan has them.
+
+        A scan that selects its columns would have the same ones again: of it this is False.
+        """
+        return not self._plan.columns and any(each.schema_outdated for each in self._progress.values())
 
     @property
     def schema(self) -> pa.Schema:

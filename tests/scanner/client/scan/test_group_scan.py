@@ -12,7 +12,7 @@ import trio.testing
 from scanner.client.groups import delete_group, describe_group
 from scanner.client.retries import RETRIES_DEFAULT
 from scanner.client.table import Table
-from scanner.data.changes import ChangeRange
+from scanner.data.changes import CHANGE_COLUMNS, ChangeRange
 from scanner.data.table import TableDescription
 from scanner.errors import ArgumentInvalid, DataCorrupted, GroupEpochStale, ServerUnavailable
 from scanner.proto.weir.v1 import groups_pb2, scanner_pb2
@@ -371,6 +371,23 @@ async def test_a_reader_tells_of_columns_that_are_new(autojump_clock: trio.testi
                 await until(lambda: not batches.assigned)
                 told.append(batches.schema_outdated)
     assert told == [False, True, True]
+
+
+async def test_columns_that_were_selected_are_never_outdated(autojump_clock: trio.testing.MockClock) -> None:
+    """Not by a reader nor by a tail, also where they are all that the table had once: the next one has the same."""
+    async with group_world(buckets=1) as world, world.client("reader") as client:
+        table = await client.table("items")
+        await world.write(table, 10)
+        once = [*table.schema.names, *(each.name for each in CHANGE_COLUMNS)]
+        await table.add_column(pa.field("fresh", pa.int64()))
+        scan = table.new_scan().with_source("log").select(*once)
+        async with scan.execute() as tail, scan.in_group(GROUP).execute() as batches:
+            await anext(tail)
+            await anext(batches)
+            (seat,) = batches._seats.values()
+            await until(lambda: tail._progress[0].schema_outdated and seat.progress.schema_outdated)
+            assert not tail.schema_outdated
+            assert not batches.schema_outdated
 
 
 @pytest.mark.parametrize("bucket", [-1, 2])
