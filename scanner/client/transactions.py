@@ -130,7 +130,8 @@ class Transaction:
             operation: `upsert` or `delete`.
 
         Raises:
-            SchemaMismatch, KeyInvalid: The rows do not fit the table; nothing was staged.
+            SchemaMismatch, KeyInvalid: The rows do not fit the table; nothing was staged. Only where a column was added
+                meanwhile, a try whose answer was lost may have staged them: stage the part in a new attempt.
             TypeError: They are no rows; nothing was staged.
             VersionSuperseded: A newer version is decided.
             StageNotFound: The version was aborted meanwhile.
