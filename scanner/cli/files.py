@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, NoReturn, Protocol
+from typing import Any, Final, NoReturn, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -45,6 +45,8 @@ _CSV_SUFFIXES: Final = {".csv", ".tsv", ".txt"}
 _ARROW_MAGIC: Final = b"ARROW1"
 _NANOSECONDS_REACH_US: Final = (2**63 - 1) // 1000
 """Microseconds before and after 1970 that a count of nanoseconds reaches."""
+_INTERVAL_BYTES: Final = 12
+"""Months, days and milliseconds."""
 _EXTENSION: Final = b"ARROW:extension:name"
 _SPARK_SCHEMA: Final = b"org.apache.spark.sql.parquet.row.metadata"
 _SPARK_VERSION: Final = re.compile(rb"([0-9]+)[.]([0-9]+)")
@@ -211,6 +213,7 @@ class _ParquetFile:
         self._unit = "us"
         with self._reading(self._unit) as file:
             self._instants = _int96_columns(file)
+            self._enums = _enum_columns(file)
             _refuse_intervals(path, file)
             _refuse_extensions(path, file.schema_arrow)
             require_names_apart(path, file.schema_arrow.names)
@@ -230,7 +233,7 @@ class _ParquetFile:
                 for name in self._old:
                     self._require_new_calendar(name, batch.column(name))
                 columns = [
-                    column.cast(each.type) if each.name in self._instants else column
+                    column.cast(each.type) if each.name in self._instants | self._enums else column
                     for column, each in zip(batch.columns, self.schema, strict=True)
                 ]
                 yield pa.RecordBatch.from_arrays(columns, schema=self.schema)
@@ -256,7 +259,11 @@ class _ParquetFile:
             )
 
     def _field(self, each: pa.Field) -> pa.Field:
-        kind = pa.timestamp(self._unit, "UTC") if each.name in self._instants else each.type
+        kind = each.type
+        if each.name in self._instants:
+            kind = pa.timestamp(self._unit, "UTC")
+        elif each.name in self._enums:
+            kind = pa.string()
         return pa.field(each.name, kind, each.nullable)
 
     def _instants_unit(self, names: list[str]) -> str:
@@ -318,6 +325,12 @@ def _int96_columns(file: pq.ParquetFile) -> frozenset[str]:
     return frozenset(leaf.path for leaf in leaves if leaf.physical_type == "INT96")
 
 
+def _enum_columns(file: pq.ParquetFile) -> frozenset[str]:
+    """Columns of enums, as of Avro and Protocol Buffers: texts, of which Arrow makes octets."""
+    leaves = (file.schema.column(index) for index in range(len(file.schema)))
+    return frozenset(leaf.path for leaf in leaves if leaf.converted_type == "ENUM")
+
+
 def _in_old_calendar(file: pq.ParquetFile) -> tuple[bool, bool]:
     """Whether Spark wrote days and times, and INT96, by the Julian calendar where that was in use.
 
@@ -341,7 +354,7 @@ def _refuse_intervals(path: Path, file: pq.ParquetFile) -> None:
         Failure: A column is an interval or a duration.
     """
     leaves = (file.schema.column(index) for index in range(len(file.schema)))
-    refused = {leaf.path: "interval" for leaf in leaves if leaf.converted_type == "INTERVAL"}
+    refused = {leaf.path: "interval" for leaf in leaves if _is_interval(leaf)}
     refused |= {each.name: str(each.type) for each in file.schema_arrow if pa.types.is_duration(each.type)}
     spark = (file.metadata.metadata or {}).get(_SPARK_SCHEMA)
     if spark is not None:
@@ -352,6 +365,12 @@ def _refuse_intervals(path: Path, file: pq.ParquetFile) -> None:
         fail(
             f"{path}: column {name!r} is of type {kind}, which a table cannot store; cast it to a number first"
         )
+
+
+def _is_interval(leaf: Any) -> bool:
+    """parquet-java calls an interval a column of nulls, too, and then Arrow reads nothing else."""
+    is_null = leaf.logical_type.type == "UNKNOWN"
+    return bool(leaf.converted_type == "INTERVAL" or (is_null and leaf.length == _INTERVAL_BYTES))
 
 
 def _refuse_extensions(path: Path, schema: pa.Schema) -> None:

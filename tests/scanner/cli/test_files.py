@@ -790,3 +790,28 @@ def test_intervals_are_refused(tmp_path: Path, kind: str) -> None:
     pq.write_table(pa.table({"id": [1], "took": pa.array([7], pa.duration("s"))}), path)
     with pytest.raises(click.ClickException, match=r"'took' is of type duration\[s\]"):
         opened(path)
+
+
+def test_intervals_of_parquet_java_are_refused(tmp_path: Path) -> None:
+    """It calls them nulls beside their twelve octets, and Arrow reads nulls."""
+    path = tmp_path / "java.parquet"
+    column = pa.array([bytes(16)], pa.uuid())
+    pq.write_table(pa.table({"id": [1], "took": column}), path, store_schema=False)
+    data = path.read_bytes()
+    # Of the footer: the length of the type, 16, and what it means, which is the eleventh instead of the 14th.
+    patched = data.replace(b"\x15\x0e\x15\x20", b"\x15\x0e\x15\x18").replace(b"took\x6c\xec", b"took\x6c\xbc")
+    path.write_bytes(patched)
+    assert pq.read_schema(path).field("took").type == pa.null()
+    with pytest.raises(click.ClickException, match="'took' is of type interval"):
+        opened(path)
+
+
+def test_enums_of_parquet_are_texts(tmp_path: Path) -> None:
+    """As Avro and Protocol Buffers write them; Arrow reads octets."""
+    path = tmp_path / "avro.parquet"
+    table = pa.table({"id": [1, 2, 3], "colour": ["red", None, "grün"]})
+    pq.write_table(table, path, store_schema=False)
+    # Of the footer: a text, by its old name and its new one.
+    path.write_bytes(path.read_bytes().replace(b"\x25\x00\x4c\x1c", b"\x25\x08\x4c\x4c"))
+    assert pq.read_schema(path).field("colour").type == pa.binary()
+    assert read(opened(path)).equals(table)
