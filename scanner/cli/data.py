@@ -62,6 +62,14 @@ if TYPE_CHECKING:
     from scanner.sync import Client, Table
 
 _TABULATOR = ("tab", "\\t")
+_CASTABLE_BY_TYPES: Final = (
+    pa.types.is_integer,
+    pa.types.is_floating,
+    pa.types.is_decimal,
+    pa.types.is_date,
+    pa.types.is_null,
+)
+"""What columns can be of that no table has, and that `--types` casts to others."""
 _SILENT_S_MAX: Final = 0.5
 """How long a command that was interrupted waits without a word."""
 
@@ -250,8 +258,7 @@ def _require_stored(column: pa.Field) -> None:
     try:
         stored_type(column.name, column.type)
     except SchemaMismatch as error:
-        kinds = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_date)
-        if not any(kind(column.type) for kind in kinds):
+        if not any(is_kind(column.type) for is_kind in _CASTABLE_BY_TYPES):
             raise
         fail(f"{error}; --types {shown_names([column.name])}=TYPE casts it while it is loaded")
 

@@ -464,6 +464,18 @@ def test_a_file_with_types_is_stored_as_it_is_told(command: Weir, tmp_path: Path
     assert command("drop", "counts", "--yes")[0] == 0
 
 
+@pytest.mark.usefixtures("never_slow")
+def test_a_column_of_nothing_but_nulls_gets_a_type(command: Weir, tmp_path: Path) -> None:
+    """A file may not say what its nulls are; the error says how to."""
+    path = tmp_path / "empty.parquet"
+    pq.write_table(pa.table({"id": [1], "note": pa.nulls(1)}), path)
+    load = ["load", path, "-k", "id"]
+    assert "; --types note=TYPE casts it while it is loaded" in one_line(command(*load))
+    assert command(*load, "--types", "note=string")[::2] == (0, "")
+    assert command("get", "empty", "1", "--format", "json")[1] == '{"id": 1, "note": null}\n'
+    assert command("drop", "empty", "--yes")[0] == 0
+
+
 def test_a_column_is_named_in_types_as_the_messages_name_it(command: Weir, tmp_path: Path) -> None:
     """In double quotes where its name has a comma, a blank at an end, or a quote, or is empty."""
     names = ["a,b", " x", 'c"d"', "f(a=1)", ""]
