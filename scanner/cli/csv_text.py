@@ -225,14 +225,14 @@ class CsvText:
             self._refuse_quote(block, int(min(bad)), quotes)
         if quotes.size % 2:
             line = block.first_line + _line_breaks(block.data[: int(quotes[-1])])
-            fail(f"{self.path}: the quote on line {line} is never closed; {self._quote_hint()}")
+            fail(f"{self.path}: the quote on line {line} is never closed; {self._quote_hint(block)}")
 
     def _refuse_quote(self, block: CsvBlock, position: int, quotes: NDArray[Any]) -> NoReturn:
         index = int(np.searchsorted(quotes, position))
         line = block.first_line + _line_breaks(block.data[:position])
         if index % 2 == 0:
             fail(
-                f"{self.path}: there is a quote within an unquoted value on line {line}; {self._quote_hint()}"
+                f"{self.path}: there is a quote within an unquoted value on line {line}; {self._quote_hint(block)}"
             )
         # Quotes that are written twice neither open nor close: the value began where no quote stands in front.
         while index >= 2 and quotes[index - 1] == quotes[index - 2] + 1:
@@ -240,12 +240,15 @@ class CsvText:
         opened = block.first_line + _line_breaks(block.data[: int(quotes[index - 1])])
         begins = "" if opened == line else f", which begins on line {opened},"
         fail(
-            f"{self.path}: the quoted value{begins} is followed by more text on line {line}; {self._quote_hint()}"
+            f"{self.path}: the quoted value{begins} is followed by more text on line {line}; {self._quote_hint(block)}"
         )
 
-    def _quote_hint(self) -> str:
+    def _quote_hint(self, block: CsvBlock) -> str:
         quote = self.dialect.quote
-        return f"write a quote in a value twice ({quote}{quote}), or say --quote none if quotes are ordinary text"
+        hint = f"write a quote in a value twice ({quote}{quote}), "
+        if f"\\{quote}".encode() in block.data:
+            return f'{hint}not behind a backslash; Spark does so with option("escape", \'"\')'
+        return f"{hint}or say --quote none if quotes are ordinary text"
 
     def _decoded(self, on_read: Callable[[int], None] | None) -> Iterator[bytes]:
         """The file's text as UTF-8, without a byte order mark, in pieces that end between characters."""

@@ -201,7 +201,9 @@ def load(
     """Load a Parquet, Arrow or CSV file into a table, which is created if it is missing.
 
     A CSV may be gzipped (.csv.gz) or the only file in a .zip. Rows replace those that have the same key, and later rows
-    of the file replace earlier ones; weir prints how many. A value in quotes is never null in a column of strings.
+    of the file replace earlier ones; weir prints how many. A value in quotes is never null in a column of strings. A
+    backslash is ordinary text: files with escapes by it, as Spark and MySQL write them unless told otherwise, have
+    other values.
     """
     options = _read_csv_options(file, types, delimiter, quote, encoding, null_values)
     name = file.name.partition(".")[0] if table_name is None else table_name

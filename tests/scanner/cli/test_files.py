@@ -189,6 +189,8 @@ def test_parquet_is_not_held_as_a_whole(tmp_path: Path, rows: int, group_rows: i
         ("data.csv", b'a,b\n1,"abc\n2,"def"\n', "begins on line 2, is followed by more text on line 3"),
         ("data.csv", b'a,b\n1,"a""b"c\n', "quoted value is followed by more text on line 2"),
         ("data.csv", b'a,b\n1,5" pipe\n', "quote within an unquoted value on line 2; .*--quote none"),
+        ("data.csv", b'a,b\n1,"5\\" x"\n', "not behind a backslash"),
+        ("data.csv", b'a,b\n1,"5\\""\n', "never closed; .*not behind a backslash"),
         ("data.csv", b"a,b\n1,caf\xe9\n", "octet 0xE9 on line 2; .*--encoding"),
         ("data.csv", b"\xff\xfea\0,\0b\0", "not UTF-8: octet 0xFF on line 1; .*--encoding"),
         ("data.csv", "a,b\n1,2\n".encode("utf-16-le"), "has a NUL in the name of a column"),
