@@ -50,6 +50,8 @@ class BucketCheckpoints:
         self._holds: dict[int, int] = {}
         self._freed = 0
         """The bucket's `log_freed` when the newest was made; 0 for one that was found on the disk."""
+        self._commits_begun: int | None = None
+        """The bucket's `commits_begun` then; None for one that was found on the disk."""
         self._replaced_id = -1
         """Up to this one they have files of changes whose disk was given back; a newer one of the state has not."""
         self._pruning = trio.Lock()
@@ -88,7 +90,7 @@ class BucketCheckpoints:
 
     @property
     def is_current(self) -> bool:
-        """Whether the newest one is of the bucket as it is, and has no files of changes whose disk was given back."""
+        """Whether the newest one is of the rows as they are, and has no files of changes whose disk was given back."""
         newest = self.newest
         if newest is None or newest.log_offset != self.bucket.storage.log_end:
             return False
@@ -136,8 +138,11 @@ class BucketCheckpoints:
     async def create(self) -> Checkpoint:
         """Make a checkpoint as of now, and drop those that are not kept any more.
 
+        A backup is made of it, so it has to be of all that the bucket remembers: positions of groups, versions of
+        transactions and requests of writers change without a change of a row.
+
         Returns:
-            The new one; the newest one if nothing was written since, and no disk given back that it takes.
+            The new one; the newest one if nothing was committed since, and no disk given back that it takes.
 
         Raises:
             StoreFailed, DataCorrupted: It could not be made; there is nothing new then.
@@ -151,14 +156,15 @@ class BucketCheckpoints:
         """
         async with self.bucket.between_commits():
             before = made = self.newest
-            if made is None or not self.is_current:
+            commits_begun = self.bucket.commits_begun
+            if made is None or not self.is_current or self._commits_begun != commits_begun:
                 freed = self.bucket.log_freed
                 name = self.table.description.name
                 made = await self._owner.run_blocking(
                     functools.partial(self._owner.store.create_checkpoint, name, self.index)
                 )
                 self._kept[made.checkpoint_id] = made
-                self._freed = freed
+                self._freed, self._commits_begun = freed, commits_begun
                 if before is not None and before.log_offset == made.log_offset:
                     self._replaced_id = before.checkpoint_id
                 self._owner.activity.checkpoints_made += 1
@@ -323,7 +329,9 @@ class Checkpoints:
             return
         where = f"{table.description.name}[{index}]"
         try:
-            await (await self.of(table, index)).create()
+            checkpoints = await self.of(table, index)
+            if not checkpoints.is_current:
+                await checkpoints.create()
         except TableNotFound:
             raise
         except ScannerError as error:

@@ -140,6 +140,8 @@ class ServedBucket:
         """How often storage was opened anew after a failure: what was read of it before may not be there any more."""
         self.log_freed = 0
         """How often the disk that changes took which were cut was given back."""
+        self.commits_begun = 0
+        """How many commits were begun, those included that change only what is remembered, such as a group's position."""
         self._idle = trio.Event()
         self._retired_by: ScannerError | None = None
         self.used_at = trio.current_time()
@@ -630,6 +632,7 @@ class ServedBucket:
                 requests.setdefault(writer_id, []).append(request)
         # Only the write and its sync keep scans from being opened.
         async with self.between_commits():
+            self.commits_begun += 1
             self._writing = True
             try:
                 await self._run_blocking(
@@ -696,6 +699,7 @@ class ServedBucket:
             if self._was_applied(write):
                 pieces.close()
                 return
+            self.commits_begun += 1
             self._at_work = self._writing = True
             took_writes = self.storage.failure is None
             try:

@@ -16,6 +16,7 @@ import trio.testing
 from scanner.errors import SnapshotLost, StoreClosed, StoreFailed, TableNotFound, TooManyScans
 from scanner.server.config import ScannerConfig
 from scanner.server.retention.lease_targets import Choice
+from scanner.storage.interface import GroupState
 from scanner.storage.memory.store import MemoryStore
 from scanner.storage.rocksdb.store import RocksStore
 from scanner.wire.queries import ScanQuery
@@ -81,6 +82,27 @@ async def test_of_buckets_that_were_written_only(store: Store) -> None:
         await kept.write(range(9), 1)
         await kept.maintenance.checkpoints.make_all()
         assert [len(await kept.ids(index)) for index in range(2)] == [1, 2]
+
+
+async def test_one_on_demand_has_what_changes_without_a_row(store: Store) -> None:
+    """Positions of groups, say: backups are made of it. Those from time to time are for rows, and wait for some."""
+    async with open_maintenance(store) as kept:
+        await kept.write(range(5))
+        checkpoints, bucket = await kept.checkpoints(), await kept.bucket()
+        first = await checkpoints.create()
+        await bucket.submit((), group_states={"billing": GroupState(1, 5)}).wait_durable()
+        await kept.maintenance.checkpoints.make_all()
+        assert checkpoints.newest == first
+        second = await checkpoints.create()
+        assert second.checkpoint_id > first.checkpoint_id
+        assert await checkpoints.create() == second
+        await bucket.submit((), group_states={"billing": None}).wait_durable()
+    async with open_maintenance(store) as kept:
+        await kept.bucket()
+        await kept.maintenance.checkpoints.make_all()
+        checkpoints = await kept.checkpoints()
+        assert checkpoints.newest == second
+        assert (await checkpoints.create()).checkpoint_id > second.checkpoint_id
 
 
 async def test_none_keeps_disk_that_was_given_back(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
