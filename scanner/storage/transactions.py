@@ -71,7 +71,7 @@ class StageKey(NamedTuple):
     sequence: int
     """Stages of one attempt are applied in this order."""
     staged_ms: int
-    """When it was staged, in milliseconds since 1970 UTC."""
+    """When it was complete, in milliseconds since 1970 UTC; of one that is being written, when it was begun."""
     session: bytes
     """`SESSION_BYTES` octets that the writer drew: a stage that is sent again is recognised by them."""
 
@@ -118,8 +118,11 @@ class StageSink(Protocol):
             StoreFailed: The disk refused.
         """
 
-    def finish(self) -> int:
+    def finish(self, key: StageKey) -> int:
         """Make it durable, and return its size in octets. Blocks on the disk.
+
+        Args:
+            key: That of the sink, but for the time.
 
         Raises:
             DiskFull, StoreFailed: The disk refused; it is not there.

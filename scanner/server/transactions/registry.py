@@ -185,7 +185,7 @@ class Transactions:
         except BaseException:
             name.stage_ended()
             raise
-        return StageWriter(self._room, name, key, stage, sink)
+        return StageWriter(self._room, name, key, stage, sink, self._now_ms)
 
     async def publish(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING
 
@@ -67,12 +67,14 @@ class StageWriter:
         key: VersionKey,
         stage: StageKey,
         sink: StageSink,
+        now_ms: Callable[[], int],
     ) -> None:
         self._room = room
         self._name = name
         self._key = key
         self._stage = stage
         self._sink = sink
+        self._now_ms = now_ms
         self._frames = 0
         self._mutations = 0
         self._bytes = 0
@@ -139,7 +141,9 @@ class StageWriter:
                 await name.table.served()
                 found = name.stages.find(key.version, Attempt(stage.part, stage.attempt), stage.session)
                 if found is None:
-                    size = await name.table.run(self._sink.finish)
+                    # It may have been written for days: its time begins now.
+                    stage = stage._replace(staged_ms=self._now_ms())
+                    size = await name.table.run(self._sink.finish, stage)
                     found = StoredStage(stage, size)
                     name.stages.add(found)
                 else:

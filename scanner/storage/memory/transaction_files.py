@@ -40,7 +40,7 @@ class MemoryTransactionFiles:
 
     def open_sink(self, key: StageKey) -> MemoryStageSink:
         """See `TransactionFiles.open_sink`."""
-        return MemoryStageSink(self._contents, key)
+        return MemoryStageSink(self._contents)
 
     def open_source(self, key: StageKey) -> MemoryStageSource:
         """See `TransactionFiles.open_source`."""
@@ -72,9 +72,8 @@ class MemoryTransactionFiles:
 class MemoryStageSink:
     """See `scanner.storage.transactions.StageSink`."""
 
-    def __init__(self, contents: TransactionContents, key: StageKey) -> None:
+    def __init__(self, contents: TransactionContents) -> None:
         self._contents = contents
-        self._key = key
         self._written = bytearray()
 
     def append(self, frames: Sequence[bytes]) -> None:
@@ -89,9 +88,9 @@ class MemoryStageSink:
         """See `StageSink.open_source`."""
         return MemoryStageSource(bytes(self._written))
 
-    def finish(self) -> int:
+    def finish(self, key: StageKey) -> int:
         """See `StageSink.finish`."""
-        self._contents.stages[self._key] = bytes(self._written)
+        self._contents.stages[key] = bytes(self._written)
         return len(self._written)
 
     def discard(self) -> None:

@@ -136,8 +136,7 @@ class RocksTransactionFiles:
         return self._path / f"{_PREFIX}{name}"
 
     def _path_of(self, key: StageKey) -> Path:
-        numbers = ".".join(map(str, key[1:6]))
-        return self._directory_of(key.name) / f"{numbers}.{key.session.hex()}.stage"
+        return self._directory_of(key.name) / _file_name(key)
 
     def _settle_removal(self, name: str) -> None:
         """Make it durable that something of a name was removed, and remove its directory if that was all.
@@ -162,7 +161,6 @@ class RocksStageSink:
     """See `scanner.storage.transactions.StageSink`."""
 
     def __init__(self, path: Path, space: DiskSpace) -> None:
-        self._path = path
         self._fresh = path.with_name(f"{path.name}~")
         self._space = space
         self._size = 0
@@ -192,13 +190,13 @@ class RocksStageSink:
         """See `StageSink.open_source`."""
         return RocksStageSource(self._fresh)
 
-    def finish(self) -> int:
+    def finish(self, key: StageKey) -> int:
         """See `StageSink.finish`."""
         self.sync()
         with disk_errors(self._fresh):
             self._close()
-            self._fresh.replace(self._path)
-            sync_directory(self._path.parent)
+            self._fresh.replace(self._fresh.with_name(_file_name(key)))
+            sync_directory(self._fresh.parent)
         return self._size
 
     def discard(self) -> None:
@@ -268,6 +266,11 @@ def _names(directory: Path) -> dict[str, Path]:
         for path in entries_of(directory)
         if path.name.startswith(_PREFIX) and path.is_dir()
     }
+
+
+def _file_name(key: StageKey) -> str:
+    numbers = ".".join(map(str, key[1:6]))
+    return f"{numbers}.{key.session.hex()}.stage"
 
 
 def _key_of(name: str, file_name: str) -> StageKey | None:

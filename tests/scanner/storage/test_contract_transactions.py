@@ -52,7 +52,7 @@ def write_stage(files: TransactionFiles, key: StageKey, routed: dict[int, list[M
     """A stage, durable."""
     sink = files.open_sink(key)
     sink.append(staged(files.table_id, key, routed))
-    sink.finish()
+    sink.finish(key)
 
 
 def read_stage(
@@ -90,12 +90,14 @@ def test_a_stage_that_was_not_finished_is_not_there(store: Store, restart: Calla
     files = store.transaction_files("items")
     files.open_sink(KEY).discard()
     files.open_sink(KEY._replace(part=4)).append([b"x"])
-    done = files.open_sink(KEY._replace(part=5))
+    key = KEY._replace(part=5)
+    done = files.open_sink(key)
     done.append([b"y"])
-    done.finish()
+    later = key._replace(staged_ms=key.staged_ms + 1)
+    done.finish(later)
     done.discard()
     files = restart(store).transaction_files("items")
-    assert [each.key.part for each in files.stages()] == [5]
+    assert [each.key for each in files.stages()] == [later]
     with pytest.raises(DataCorrupted):
         files.open_source(KEY)
 

@@ -33,7 +33,7 @@ def test_decisions_and_the_stages_that_they_need(tmp_path: Path) -> None:
         frames = [frame for frame, _ in mutation_frames({0: [put(1, "a")]})]
         sink = files.open_sink(KEY)
         sink.append([head_frame(0, KEY), *frames, tail_frame(1, 1)])
-        sink.finish()
+        sink.finish(KEY)
         files.write_decision("load", DECISION.to_document())
     assert problems(tmp_path) == []
     [stage] = tmp_path.rglob("*.stage")

@@ -672,6 +672,22 @@ async def test_rows_that_expired_are_missed() -> None:
         assert (await transactions.publish(_key("load", 1), {0: 0}, rows_min={0: 1})).decided
 
 
+async def test_what_is_staged_for_days_is_kept_from_its_end_on() -> None:
+    """Else it would be gone with the next sweep after it was acknowledged, and what the other parts have staged."""
+    clock, store = _Clock(), new_store()
+    async with trio.open_nursery() as nursery:
+        transactions = await load(store, nursery, clock)
+        key = _key("load", 1)
+        await stage_row(transactions, store, key, part=0, number=0)
+        writer = await transactions.open_stage(key, Attempt(1, 0), bytes(16))
+        clock.hours += 25
+        await transactions.sweep()
+        await writer.finish()
+        clock.hours += 23.9
+        await transactions.sweep()
+        assert (await transactions.publish(key, {0: 0, 1: 0})).decided
+
+
 async def test_names_that_are_used_once() -> None:
     """A name that begins with `once:` goes an hour after its use, or with its stages, a day after them."""
     clock, store = _Clock(), new_store()

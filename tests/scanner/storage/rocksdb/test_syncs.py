@@ -43,7 +43,7 @@ ACTS: dict[str, Callable[[RocksStore], object]] = {
 def _stage(store: RocksStore) -> None:
     sink = store.transaction_files("it").open_sink(_STAGE)
     sink.append([b"rows"])
-    sink.finish()
+    sink.finish(_STAGE)
 
 
 def pending_after(path: Path, act: str) -> list[str]:
