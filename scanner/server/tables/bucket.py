@@ -141,7 +141,7 @@ class ServedBucket:
         self.log_freed = 0
         """How often the disk that changes took which were cut was given back."""
         self.commits_begun = 0
-        """How many commits were begun, those included that change only what is remembered, such as a group's position."""
+        """How many commits were begun, also those that change only what is remembered, as of reader groups."""
         self._idle = trio.Event()
         self._retired_by: ScannerError | None = None
         self.used_at = trio.current_time()
