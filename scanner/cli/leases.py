@@ -212,8 +212,8 @@ def drop(lease_ids: tuple[str, ...], principal: str, endpoint: str) -> None:
 def checkpoint(table: str, bucket: int | None, only_list: bool, endpoint: str) -> None:
     """Make a checkpoint of a table, for scans of source snapshot, and wait until it is on the server's disk.
 
-    The newest two of each bucket are kept, and those that a lease keeps. One after which nothing was written is not
-    made again.
+    The newest two of each bucket are kept, and those that a lease keeps. One after which nothing was stored, a
+    position of a reader group included, is not made again, but for the first after the server's start.
     """
     with connected(endpoint) as client:
         if only_list:

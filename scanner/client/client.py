@@ -337,7 +337,8 @@ class Client:
             bucket: The only one; None: all of the table.
 
         Returns:
-            By bucket: the newest one of each now. One that nothing was written after is not made again.
+            By bucket: the newest one of each now. One that nothing was stored after, a position of a reader group
+            included, is not made again, but for the first after the server's start.
 
         Raises:
             TableNotFound, BucketNotFound: There is nothing to make one of.
