@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -16,7 +16,8 @@ import trio.testing
 from scanner.errors import SnapshotLost, StoreClosed, StoreFailed, TableNotFound, TooManyScans
 from scanner.server.config import ScannerConfig
 from scanner.server.retention.lease_targets import Choice
-from scanner.storage.interface import GroupState
+from scanner.server.tables.write_queue import TransactionShare
+from scanner.storage.interface import GroupState, Mutation
 from scanner.storage.memory.store import MemoryStore
 from scanner.storage.rocksdb.store import RocksStore
 from scanner.wire.queries import ScanQuery
@@ -84,6 +85,11 @@ async def test_of_buckets_that_were_written_only(store: Store) -> None:
         assert [len(await kept.ids(index)) for index in range(2)] == [1, 2]
 
 
+def no_pieces() -> Generator[Sequence[Mutation], None, None]:
+    """The share of a version that changes nothing."""
+    yield from ()
+
+
 async def test_one_on_demand_has_what_changes_without_a_row(store: Store) -> None:
     """Positions of groups, say: backups are made of it. Those from time to time are for rows, and wait for some."""
     async with open_maintenance(store) as kept:
@@ -96,13 +102,16 @@ async def test_one_on_demand_has_what_changes_without_a_row(store: Store) -> Non
         second = await checkpoints.create()
         assert second.checkpoint_id > first.checkpoint_id
         assert await checkpoints.create() == second
+        await bucket.submit_pieces(no_pieces(), TransactionShare("load", 1)).wait_durable()
+        third = await checkpoints.create()
+        assert third.checkpoint_id > second.checkpoint_id
         await bucket.submit((), group_states={"billing": None}).wait_durable()
     async with open_maintenance(store) as kept:
         await kept.bucket()
         await kept.maintenance.checkpoints.make_all()
         checkpoints = await kept.checkpoints()
-        assert checkpoints.newest == second
-        assert (await checkpoints.create()).checkpoint_id > second.checkpoint_id
+        assert checkpoints.newest == third
+        assert (await checkpoints.create()).checkpoint_id > third.checkpoint_id
 
 
 async def test_none_keeps_disk_that_was_given_back(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
