@@ -287,6 +287,11 @@ class Driver:
         except ConnectionLost as error:
             self.tell_time()
             core.lost(error)
+        except MemoryError as error:  # pyarrow's, too.
+            if not core.client:  # A client tells by its calls.
+                _log.error("no memory for what %s sends; the connection is ended (%s)", self.peer, error)
+            self.tell_time()
+            core.lost(ConnectionLost("this process has no memory for what it brings"))
         finally:
             self._read_ended.set()
             self.pump()

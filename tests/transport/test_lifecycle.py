@@ -22,6 +22,7 @@ from transport import (
     StatusCode,
     StreamRefused,
     TransportConfig,
+    connect,
     connect_stream,
     serve,
 )
@@ -58,6 +59,25 @@ async def test_drain_lets_running_calls_finish() -> None:
         assert drained == [True]
         with pytest.raises(ConnectionLost, match="NO_ERROR"):
             await client.call("/echo", b"")
+
+
+async def test_a_message_without_memory_for_it_ends_its_connection_alone() -> None:
+    """Where a client has no memory for what comes, its call says so; what is around the connection goes on."""
+
+    def allocate(size: int) -> bytearray:
+        raise MemoryError(f"malloc of size {size} failed")
+
+    async with (
+        serve({"/echo": echo}) as server,
+        connect(server.host, server.port, allocate=allocate) as client,
+        client.open_stream("/echo") as stream,
+    ):
+        await stream.send(bytes(TransportConfig().write_bytes_max))
+        with pytest.raises(ConnectionLost, match="no memory"):
+            await stream.receive()
+        assert not client.alive
+        async with connect(server.host, server.port) as another:
+            await check_echo(another)
 
 
 async def test_drain_ends_an_idle_connection() -> None:

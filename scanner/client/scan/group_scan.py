@@ -574,7 +574,7 @@ class GroupBatches:
             # The assignment says so, too, or will; until then nobody knows whether the bucket comes back.
             self._more |= self._seats.get(seat.bucket) is seat
             self._lose(seat)
-        except (ScannerError, trio.ClosedResourceError) as error:
+        except (ScannerError, MemoryError, trio.ClosedResourceError) as error:
             if self._seats.get(seat.bucket) is seat:
                 self._fail(error)
 

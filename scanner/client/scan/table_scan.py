@@ -369,7 +369,7 @@ class Batches:
                 await self._push(connection, progress, credit, attempts.sibling())
             else:
                 await self._pull(connection, progress, attempts.sibling())
-        except (ScannerError, trio.ClosedResourceError) as error:
+        except (ScannerError, MemoryError, trio.ClosedResourceError) as error:
             self._hand_off.fail(error)
             self._tasks.cancel()
             return
@@ -411,7 +411,7 @@ class Batches:
         )
         try:
             await fetcher.run()
-        except (ScannerError, trio.ClosedResourceError) as error:
+        except (ScannerError, MemoryError, trio.ClosedResourceError) as error:
             self._hand_off.fail(error)
             return
         self._hand_off.finish(len(progress))

@@ -424,6 +424,20 @@ async def test_consumer_never_holds_more_than_the_credit(tmp_path: Path, credit:
         assert statistics.held_bytes_max <= credit + 3 * one_row
 
 
+async def test_a_scan_without_memory_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own error comes out as itself, not in a group, and the client goes on."""
+
+    def take(receiver: PushReceiver, message: Buffer) -> Arrival | None:
+        raise MemoryError
+
+    async with open_table(tmp_path, 10) as (table, _):
+        with monkeypatch.context() as patched:
+            patched.setattr(PushReceiver, "receive", take)
+            with pytest.raises(MemoryError):
+                await table.new_scan().to_arrow()
+        assert (await table.new_scan().to_arrow()).num_rows == 10
+
+
 async def test_scan_of_a_table_that_is_gone(tmp_path: Path) -> None:
     """A refusal by the server comes with the first batch asked for, typed."""
     async with open_client(tmp_path) as (client, _):
