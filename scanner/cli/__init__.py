@@ -25,6 +25,8 @@ __all__ = ["main", "weir"]
 
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """What a write fails with where nothing more goes in."""
+_NO_THREAD: Final = ("can't start new thread", "Failed to launch worker thread")
+"""Python's and Arrow's words for EAGAIN."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -100,6 +102,9 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except ScannerError as error:
         _complain(str(error))
         return 1
+    except MemoryError as error:
+        _complain(f"no memory is left; make room, or raise the limit (ulimit -v) {error}")
+        return 1
     except UnicodeEncodeError as error:
         word = str(error.object)
         if error.reason != "surrogates not allowed":
@@ -115,6 +120,11 @@ def run(arguments: Sequence[str] | None = None) -> int:
             _complain("the current directory is gone; change to another one")
         else:
             _complain(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+        return 1
+    except Exception as error:
+        if not any(words in str(error) for words in _NO_THREAD):
+            raise
+        _complain(f"{error}: raise the limit of processes (ulimit -u), or make room in memory")
         return 1
 
 

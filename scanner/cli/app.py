@@ -6,6 +6,7 @@ What takes time to import (Arrow, trio, the client) is imported when a command i
 
 from __future__ import annotations
 
+import errno
 import gc
 import importlib
 import os
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 _NAME: Final = re.compile(r'\s*(?:"((?:[^"]|"")*)"|([^,]*?))\s*(?:,|$)')
 _IS_VALUE: Final = re.compile(r"-[0-9]|-.*\s")
 """What no option is called: a number, or text such as a query that begins with a comment."""
+_SHORTAGES: Final = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL}
+"""Why no connection can be made by this process, whoever listens."""
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
@@ -360,7 +363,10 @@ def connected(endpoint: str) -> Iterator[sync.Client]:
     try:
         client = sync.connect(endpoint, **arguments)
     except ServerUnavailable as error:
-        if arguments["ssl_context"] is not None:
+        cause: BaseException | None = error
+        while cause is not None and getattr(cause, "errno", None) not in _SHORTAGES:
+            cause = cause.__cause__
+        if arguments["ssl_context"] is not None or cause is not None:
             raise
         raise ServerUnavailable(
             f"{error.message}; start one with: weir serve --data DIR --host {host} --port {port}"

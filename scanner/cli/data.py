@@ -8,7 +8,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -307,10 +307,12 @@ def _load(table: Table, source: RowFile, file: Path, created: bool) -> int:
         # A server that is away would be waited for once more.
         if unwritten and not isinstance(error, ServerUnavailable) and _drop_unwritten(table):
             raise
-        if isinstance(error, click.ClickException) or (isinstance(error, ScannerError) and rows_before):
+        if isinstance(error, click.ClickException) or (
+            isinstance(error, ScannerError | MemoryError) and rows_before
+        ):
             # Of what was sent and not answered, any part may be there.
             loaded = acknowledged if acknowledged == rows_before else f"{acknowledged} to {rows_before}"
-            fail(f"{error} ({loaded} rows were loaded before)")
+            fail(f"{str(error) or 'no memory is left'} ({loaded} rows were loaded before)")
         elif isinstance(error, KeyboardInterrupt):
             rows = f"has {acknowledged} of the file's rows, or some more"
             if unwritten:
@@ -338,7 +340,8 @@ def _drop_unwritten(table: Table) -> bool:
     )
     slow = threading.Timer(_SILENT_S_MAX, note, (waiting,))
     slow.daemon = True
-    slow.start()
+    with suppress(RuntimeError):  # No thread is left; the drop needs none.
+        slow.start()
     try:
         return table.drop_unwritten()
     except (ScannerError, KeyboardInterrupt):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
+import os
 import re
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -16,6 +18,7 @@ import click
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import trio
 
 import scanner.sync
 from scanner.cli import run, weir
@@ -320,6 +323,56 @@ def test_an_interrupted_load_says_what_it_waits_for_and_can_be_interrupted_again
     assert command("drop", "frozen", "--yes")[0] == 0
 
 
+def test_a_load_without_a_thread_drops_its_table_all_the_same(
+    command: Weir, server: RunningServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says in one line what it lacks, and leaves nothing: a thread would only tell that the server is waited for."""
+
+    def refuse(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    path = tmp_path / "threadless.parquet"
+    pq.write_table(pa.table({"id": [1]}), path)
+    monkeypatch.setattr(scanner.sync.Table, "open_writer", refuse)
+    monkeypatch.setattr(threading.Timer, "start", refuse)
+    told = one_line(command("load", path, "-k", "id"))
+    assert (
+        told
+        == "weir: can't start new thread: raise the limit of processes (ulimit -u), or make room in memory"
+    )
+    with scanner.sync.connect(server.endpoint) as client:
+        assert "threadless" not in [each.name for each in client.tables()]
+
+
+@pytest.mark.parametrize(
+    ("rows", "told"),
+    [
+        (8193, "weir: no memory is left (8192 rows were loaded before)"),
+        (1, "weir: no memory is left; make room, or raise the limit (ulimit -v)"),
+    ],
+)
+def test_a_load_without_memory_says_what_is_there(
+    command: Weir, items: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int, told: str
+) -> None:
+    """In one line, with what was loaded before."""
+
+    class Full:
+        def write(self, rows: pa.RecordBatch) -> None:
+            if rows.num_rows == 1:
+                raise MemoryError
+
+    def open_writer(
+        _table: scanner.sync.Table, advance: Callable[[int], None]
+    ) -> AbstractContextManager[Full]:
+        advance(rows - 1)
+        return nullcontext(Full())
+
+    monkeypatch.setattr(scanner.sync.Table, "open_writer", open_writer)
+    path = tmp_path / "items.parquet"
+    pq.write_table(pa.table({"id": range(rows), "name": ["a"] * rows, "price": [0.0] * rows}), path)
+    assert one_line(command("load", path, "--table", items)) == told
+
+
 def test_a_load_that_fails_counts_what_may_be_there(
     command: Weir, items: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -554,6 +607,19 @@ def test_keys_that_a_file_repeats_are_told(command: Weir, tmp_path: Path) -> Non
         assert "2 rows have the key of an earlier row of the file, and replaced it: 2 different keys" in err
     assert command("scan", "twice", "--format", "none")[1] == "2 rows\n"
     assert command("drop", "twice", "--yes")[0] == 0
+
+
+def test_a_command_without_descriptors_says_so(
+    command: Weir, server: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server is there; to start another one would not help."""
+
+    async def refuse(*_: object) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(trio, "open_tcp_stream", refuse)
+    told = one_line(command("tables"))
+    assert told.endswith(f"cannot connect to {server.endpoint}: {os.strerror(errno.EMFILE)}")
 
 
 def test_a_load_that_does_not_add_up_fails(
