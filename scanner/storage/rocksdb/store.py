@@ -29,6 +29,7 @@ from scanner.errors import (
     StoreClosed,
     TableExists,
     TableNotFound,
+    TooManyFiles,
 )
 from scanner.storage.images.removal import IMAGE_SUFFIX, remove_images
 from scanner.storage.rocksdb.bucket import RocksBucket
@@ -405,6 +406,8 @@ class RocksStore:
         name, directory = entry.description.name, self._directory(entry)
         try:
             found = found_in(directory, entry)
+        except TooManyFiles:
+            raise  # It says nothing of the table, which would be refused until the server ends.
         except ScannerError as error:
             table.damage = type(error)(f"table {name!r} is refused: {error.message}")
             _logger.warning("%s", table.damage.message)

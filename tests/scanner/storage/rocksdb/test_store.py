@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import subprocess
@@ -206,6 +207,27 @@ def test_a_table_that_vanished_is_damage(tmp_path: Path) -> None:
     next(tmp_path.glob("tables/*")).rename(tmp_path / "elsewhere")
     with RocksStore.open(tmp_path) as store, pytest.raises(DataCorrupted, match="gone"):
         store.bucket("items", 0)
+
+
+def test_a_table_that_cannot_be_looked_at_for_now_is_not_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a descriptor for it the directory is not opened: the table would be refused until the next start."""
+    with RocksStore.open(tmp_path) as store:
+        store.create_table(ITEMS)
+    read = Path.read_bytes
+
+    def refuse(path: Path) -> bytes:
+        if path.name == "table.json":
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(path))
+        return read(path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "read_bytes", refuse)
+        with pytest.raises(TooManyFiles, match=r"table\.json"):
+            RocksStore.open(tmp_path)
+    with RocksStore.open(tmp_path) as store:
+        assert store.table(ITEMS.name) == ITEMS
 
 
 def test_dropping_a_table_frees_its_files_and_its_name(tmp_path: Path) -> None:
