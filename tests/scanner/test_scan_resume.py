@@ -170,6 +170,7 @@ async def test_a_lost_state_names_what_is_left() -> None:
             error = await failure(lost.receive_all)
 
     assert isinstance(error, SnapshotLost)
+    assert error.message.startswith("bucket 0: the log starts at ")
     assert error.oldest_offset == bucket.log_end
     assert not error.retriable
     assert lost.batches == []

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import trio
 
 from scanner.data.block_ranges import may_pass
-from scanner.errors import OffsetOutOfRange
+from scanner.errors import OffsetOutOfRange, SnapshotLost
 from scanner.server.scan.image_costs import IMAGE_BLOCKS_MIN, changed_image_is_quicker
 from scanner.sources.as_of import AsOfScan
 from scanner.sources.block_cache import BlockCache
@@ -132,14 +132,17 @@ class ReadSources:
         storage = bucket.storage
         if log_offset is not None and log_offset > storage.log_end:
             raise OffsetOutOfRange(
-                f"the changelog of table {query.table!r}, bucket {query.bucket} is [{storage.log_start},"
-                f" {storage.log_end}): there is no state as of {log_offset} yet",
+                f"the changelog of table {query.table!r} is [{storage.log_start}, {storage.log_end}):"
+                f" there is no state as of {log_offset} yet",
                 oldest_offset=storage.log_start,
-            )
+            ).of_bucket(query.bucket)
         held = None if log_offset is None else bucket.snapshots.acquire(log_offset)
         hold = held or bucket.snapshots.current()
         read_source = ReadSource.NOW if held is None else ReadSource.SNAPSHOT
-        return self._open_over(hold, read_source, wanted)
+        try:
+            return self._open_over(hold, read_source, wanted)
+        except SnapshotLost as error:  # Each bucket has offsets of its own.
+            raise error.of_bucket(query.bucket) from error
 
     def open_held(self, wanted: Wanted) -> Reading | None:
         """Open the snapshot of its offset if that is open, and no other read source; also beside a commit.

@@ -247,12 +247,12 @@ class GetService:
                 storage.lineage.require(asked.history, log_offset, storage.log_end, "this read")
             if log_offset > storage.log_end:
                 raise OffsetOutOfRange(
-                    f"the changelog of table {table.description.name!r}, bucket {index} is [{storage.log_start},"
-                    f" {storage.log_end}): there is no state as of {log_offset} yet",
+                    f"the changelog of table {table.description.name!r} is [{storage.log_start}, {storage.log_end}):"
+                    f" there is no state as of {log_offset} yet",
                     oldest_offset=storage.log_start,
-                )
+                ).of_bucket(index)
             if log_offset < storage.log_start:
-                raise lost(storage, log_offset)
+                raise lost(storage, log_offset).of_bucket(index)
             history = storage.lineage.history_of(log_offset)
             reader = storage.open_reader()
             opened = _Opened(index, bucket, reader, log_offset, history, bucket.storage_openings)
