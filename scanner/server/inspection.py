@@ -281,7 +281,7 @@ class Inspection:
                 Severity.WARNING,
                 ".",
                 f"{free // 2**20} MiB are free on the disk, and a compaction may take {wanted // 2**20}",
-                advice="make room: drop checkpoints and leases that are not needed, or shorten --log-retention",
+                advice="make room: drop leases that are not needed (weir leases drop), or shorten --log-retention",
             )
 
     def _measure(self, catalog: CatalogFile) -> None:

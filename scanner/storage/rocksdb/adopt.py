@@ -45,6 +45,7 @@ from scanner.storage.rocksdb.data_directory import (
     write_format,
 )
 from scanner.storage.rocksdb.files import disk_errors, sync_directory
+from scanner.storage.rocksdb.table_directories import misnamed
 
 if TYPE_CHECKING:
     from scanner.data.table import TableDescription
@@ -199,9 +200,7 @@ def _described(directory: Path) -> Unnamed:
 def _entry_in(directory: Path) -> TableEntry | None:
     entry = load_table_entry(directory)
     if entry is not None and table_name(entry.table_id) != directory.name:
-        raise DataCorrupted(
-            f"{directory} holds the table of {table_name(entry.table_id)}: give the directory that name first"
-        )
+        raise DataCorrupted(misnamed(directory, entry))
     return entry
 
 

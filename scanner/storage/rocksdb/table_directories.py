@@ -161,12 +161,21 @@ def _about(path: Path, entry: Path) -> str:
             holds = load_table_entry(entry)
         except ScannerError as error:
             return f"{entry} is not named by the catalog, and {left}: {error}; move it away, or restore the catalog"
+        if holds is not None and table_name(holds.table_id) != entry.name:
+            return f"{misnamed(entry, holds)}; until then it {left}"
         if holds is not None:
             return (
                 f"{entry} holds table {holds.description.name!r}, which the catalog does not name; it {left}: bring the"
                 f" table back with: weir adopt --data {shlex.quote(str(path))} {entry.name}, or move the directory away"
             )
     return f"{entry} is nothing that the catalog names; it {left}: move it away if it is not needed"
+
+
+def misnamed(directory: Path, holds: TableEntry) -> str:
+    """What to say of a directory that is called otherwise than that of its table."""
+    own = directory.with_name(table_name(holds.table_id))
+    advice = "which is there, too: move this one away" if own.exists() else "so give it that name first"
+    return f"{directory} holds the table of {own.name}, {advice}"
 
 
 def found_in(directory: Path, entry: TableEntry) -> TableEntry:

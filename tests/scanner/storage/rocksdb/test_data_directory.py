@@ -45,6 +45,26 @@ def test_an_older_catalog_loses_no_table(tmp_path: Path, caplog: pytest.LogCaptu
     assert f"weir adopt --data {tmp_path} 000001" in line
 
 
+def test_a_directory_under_another_name_is_told_to_get_its_own(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Not where that is there, too, as beside a copy; to adopt it is advised when it has its name."""
+    make_tables(tmp_path, "one", "two")
+    tables = tmp_path / "tables"
+    shutil.copytree(tables / "000000", tables / "000007")
+    with RocksStore.open(tmp_path):
+        pass
+    (line,) = caplog.messages
+    assert "000007 holds the table of 000000, which is there, too: move this one away" in line
+    caplog.clear()
+    (tables / "000000").rename(tmp_path.parent / f"{tmp_path.name}-moved")
+    with RocksStore.open(tmp_path):
+        pass
+    assert any("holds the table of 000000, so give it that name first" in each for each in caplog.messages)
+    (tables / "000007").rename(tables / "000000")
+    assert rows_by_table(tmp_path).keys() == {"one", "two"}
+
+
 def test_ids_are_remembered_where_nothing_else_knows_them(tmp_path: Path) -> None:
     """Neither an older catalog nor a directory that was moved away brings an id back."""
     make_tables(tmp_path, "one")
