@@ -108,7 +108,8 @@ class SourceDataLossError(SourceError):
         return (
             f"table {self.table}, bucket {self.bucket}: the changes {wanted} are wanted, and"
             f" the oldest that are kept begin at {self.oldest}; set option failOnDataLoss to false to go on from there,"
-            " without the changes in between, or begin anew with a new checkpoint"
+            " without the changes in between, or begin elsewhere: with other starting options, a stream with a new"
+            " checkpoint, too"
         )
 
 

@@ -56,7 +56,9 @@ def key_prefix(option: str, text: str, table: TableDescription) -> tuple[object,
 
     values = _values(text, refuse)
     if len(values) > len(table.primary_key):
-        refuse(f"the key has {len(table.primary_key)} columns ({', '.join(table.primary_key)})")
+        refuse(
+            f"the columns of the key are {', '.join(table.primary_key)}, and {len(values)} values are given"
+        )
     found = []
     for value, field in zip(values, table.key_schema, strict=False):
         converted = _convert(value, field.type)

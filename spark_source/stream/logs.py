@@ -6,6 +6,7 @@ is held against it: a table that was restored from a copy is refused (SNAPSHOT_L
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -248,11 +249,12 @@ class TableLogs:
         named = (
             dict.fromkeys(ranges, place.offsets) if isinstance(place.offsets, int) else dict(place.offsets)
         )
+        given = json.dumps(named)
         if named.keys() != ranges.keys():
             raise SourceOptionError(
                 option,
-                str(named),
-                f"option {option!r} cannot be {named}: table {self._table.name} has the buckets 0 to {len(ranges) - 1},"
+                given,
+                f"option {option!r} cannot be {given}: table {self._table.name} has the buckets 0 to {len(ranges) - 1},"
                 " and each of them needs an offset",
             )
         offsets = {}
@@ -263,7 +265,7 @@ class TableLogs:
             found = {log.bucket: log for log in self._table.measure_log(offsets)}
         except (ArgumentInvalid, OffsetOutOfRange) as error:
             raise SourceOptionError(
-                option, str(named), f"option {option!r} cannot be {named}: {error.message}"
+                option, given, f"option {option!r} cannot be {given}: {error.message}"
             ) from None
         positions = {bucket: _position(found[bucket], offset) for bucket, offset in offsets.items()}
         return self._kept(positions, {}, list(found.values()))

@@ -198,7 +198,7 @@ def test_ranges(cities: dict[str, str], options: dict[str, str], expected: range
     ("options", "problem"),
     [
         ({"keyFrom": "JFK"}, "option 'keyFrom' cannot be 'JFK': key column 'n' is int64"),
-        ({"keyTo": '[1, "a", 2]'}, "the key has 2 columns"),
+        ({"keyTo": '[1, "a", 2]'}, "the columns of the key are n, c, and 3 values are given"),
         ({"keyFrom": "5", "keyTo": "4"}, "option 'keyTo' cannot be '4': keyFrom, '5', sorts after it"),
         ({"keyFrom": '[5, "c"]', "keyTo": "5"}, "sorts after it"),
         ({"keyFrom": "b "}, "option 'keyFrom' cannot be 'b '"),
