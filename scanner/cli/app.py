@@ -348,13 +348,15 @@ def connected(endpoint: str) -> Iterator[sync.Client]:
 
     Raises:
         ArgumentInvalid: The endpoint cannot be read.
-        ServerUnavailable: Nobody answers there; the message says how to start a server. Or TLS failed.
+        ServerUnavailable: Nobody answers there; if that is this machine, the message says how to start a server. Or
+            TLS failed.
         Unauthenticated: The server does not accept the certificate.
     """
     with interrupted_at_once(), imported_for_good():
         from scanner import sync
         from scanner.cli.connection import connection_arguments
         from scanner.cli.waits import told_of_waits
+        from scanner.client.credentials import is_loopback
         from scanner.client.endpoints import parse_endpoint
         from scanner.errors import ServerUnavailable
 
@@ -366,7 +368,7 @@ def connected(endpoint: str) -> Iterator[sync.Client]:
         cause: BaseException | None = error
         while cause is not None and getattr(cause, "errno", None) not in _SHORTAGES:
             cause = cause.__cause__
-        if arguments["ssl_context"] is not None or cause is not None:
+        if arguments["ssl_context"] is not None or cause is not None or not is_loopback(host):
             raise
         raise ServerUnavailable(
             f"{error.message}; start one with: weir serve --data DIR --host {host} --port {port}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import csv
 import math
+import shlex
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -62,14 +63,6 @@ if TYPE_CHECKING:
     from scanner.sync import Client, Table
 
 _TABULATOR = ("tab", "\\t")
-_CASTABLE_BY_TYPES: Final = (
-    pa.types.is_integer,
-    pa.types.is_floating,
-    pa.types.is_decimal,
-    pa.types.is_date,
-    pa.types.is_null,
-)
-"""What columns can be of that no table has, and that `--types` casts to others."""
 _SILENT_S_MAX: Final = 0.5
 """How long a command that was interrupted waits without a word."""
 
@@ -259,10 +252,28 @@ def _create(
 def _require_stored(column: pa.Field) -> None:
     try:
         stored_type(column.name, column.type)
-    except SchemaMismatch as error:
-        if not any(is_kind(column.type) for is_kind in _CASTABLE_BY_TYPES):
+    except SchemaMismatch:
+        other = _stored_instead(column.type)
+        if other is None:
             raise
-        fail(f"{error}; --types {shown_names([column.name])}=TYPE casts it while it is loaded")
+        option = shlex.quote(f"{shown_names([column.name])}={other}")
+        fail(
+            f"column {column.name!r} has type {column.type}, which cannot be stored; --types {option} casts it"
+        )
+
+
+def _stored_instead(kind: pa.DataType) -> str | None:
+    """A type that `--types` casts one to which no table has; None: it casts that to none."""
+    types = pa.types
+    if types.is_decimal256(kind):
+        return f"decimal128(38, {kind.scale})"
+    others = {
+        "int64": types.is_integer,
+        "float32": types.is_floating,
+        "date": types.is_date,
+        "string": types.is_null,
+    }
+    return next((other for other, is_like in others.items() if is_like(kind)), None)
 
 
 def _require_same(table: Table, primary_key: list[str], buckets: int | None) -> None:

@@ -34,6 +34,7 @@ from scanner.cli.csv_text import (
     shortened,
 )
 from scanner.cli.csv_types import ColumnTypes
+from scanner.cli.units import counted
 from scanner.data.arrow_sizes import require_readable_file
 from scanner.data.exact_casts import require_castable
 
@@ -506,8 +507,8 @@ class _CsvFile:
         for line, values in self._text.records(block):
             if len(values) != wanted:
                 fail(
-                    f"{self._path}: the row on line {line} has {len(values)} values, but the header has {wanted};"
-                    f" it begins with {shortened(values[0])}"
+                    f"{self._path}: the row on line {line} has {counted(len(values), 'value')},"
+                    f" but the header has {wanted}; it begins with {shortened(values[0])}"
                 )
         fail(f"{self._path} cannot be read as CSV from line {block.first_line} on: {error}")
 

@@ -131,6 +131,11 @@ def acquire(
     """Acquire a lease on tables or buckets, or add buckets to one. Renew it before its time is over."""
     if state is not None and (checkpoint_id is not None or offset is not None):
         fail("--state goes with neither --checkpoint nor --offset: name one of them")
+    if offset is not None or checkpoint_id is not None:
+        option = "--checkpoint" if offset is None else "--offset"
+        for table, buckets in map(_parse_target, targets):
+            if len(buckets) != 1:
+                fail(f"{option} is of one bucket: name that, for example {table}:0")
     wanted = [
         LeaseTarget(table, buckets, state or LeaseState.NEWEST, checkpoint_id, offset)
         for table, buckets in map(_parse_target, targets)

@@ -90,13 +90,14 @@ def format_of(name: str | None, output: Path | None) -> str:
     return form
 
 
-def open_rows(kind: str, file: IO[bytes], schema: pa.Schema) -> RowWriter:
+def open_rows(kind: str, file: IO[bytes], schema: pa.Schema, *, picked_by: str = "--columns") -> RowWriter:
     """A writer of one of the formats.
 
     Args:
         kind: The format.
         file: Where to write; not closed.
         schema: Of the batches.
+        picked_by: What picks columns in the command.
 
     Raises:
         Failure: The format cannot hold such rows.
@@ -111,7 +112,7 @@ def open_rows(kind: str, file: IO[bytes], schema: pa.Schema) -> RowWriter:
         case "parquet":
             return _ParquetRows(file, schema)
         case "table" | "vertical":
-            return _ShownRows(file, schema, vertical=kind == "vertical")
+            return _ShownRows(file, schema, picked_by, vertical=kind == "vertical")
         case _:
             return _NoRows()
 
@@ -297,8 +298,9 @@ class _ShownText(_Appended):
 class _ShownRows:
     """Collects rows and prints them at the end, because columns are as wide as their widest cell."""
 
-    def __init__(self, file: IO[bytes], schema: pa.Schema, *, vertical: bool) -> None:
+    def __init__(self, file: IO[bytes], schema: pa.Schema, picked_by: str, *, vertical: bool) -> None:
         self._file = file
+        self._hint = f"{picked_by} picks, --format vertical has all"
         self._vertical = vertical
         self._columns: dict[str, list[object]] = {name: [] for name in schema.names}
 
@@ -314,7 +316,7 @@ class _ShownRows:
             if self._vertical:
                 print_vertically(self._columns, text)
             else:
-                print_table(self._columns, text, hint="--columns picks, --format vertical has all")
+                print_table(self._columns, text, hint=self._hint)
         finally:
             text.detach()  # The file is not ours to close.
 

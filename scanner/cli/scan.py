@@ -13,7 +13,7 @@ import click
 from scanner.cli.amounts import Bytes
 from scanner.cli.app import connected, endpoint_option, example, fail, is_terminal, names, note
 from scanner.cli.destination import destination
-from scanner.cli.log_places import as_of_option
+from scanner.cli.log_places import as_of_option, require_places
 from scanner.cli.options import columns_option, retries_option
 from scanner.cli.output import FIRST_ROWS_NOTE, FOR_PEOPLE, ROWS_SHOWN, format_of, open_rows, output_options
 from scanner.cli.units import counted
@@ -90,10 +90,15 @@ def scan(
     form = format_of(kind, output)
     if credit is not None and mode != ScanMode.PUSH.value:
         fail(f"--credit is for mode push; in mode {mode} a page is what is in flight")
-    with connected(endpoint) as client:
-        planned = (
-            client.table(table).new_scan().with_mode(mode).with_credit(credit or AUTO).with_retries(retries)
+    if as_of is not None and (snapshot or lease is not None):
+        fail(
+            f"--as-of and {'--snapshot' if lease is None else '--lease'} both say which state is read; leave one out"
         )
+    with connected(endpoint) as client:
+        opened = client.table(table)
+        if isinstance(as_of, dict):
+            require_places("--as-of", as_of, range(opened.buckets), opened.buckets)
+        planned = opened.new_scan().with_mode(mode).with_credit(credit or AUTO).with_retries(retries)
         if lease is not None:
             planned = planned.with_lease(lease)
         elif snapshot:

@@ -219,7 +219,7 @@ def run_into(
             [each.with_name(name) for each, name in zip(reader.schema, relation.columns, strict=True)]
         )
         schema = _named_apart(found if form in BINARY else _plain_schema(found))
-        writer = open_rows(form, file, schema)
+        writer = open_rows(form, file, schema, picked_by="SELECT")
         more = False
         while (batch := interruptibly(lambda: next(reader, None))) is not None:
             kept = batch if rows_max is None else batch.slice(0, min(rows_max - written, batch.num_rows))

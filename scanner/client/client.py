@@ -583,7 +583,7 @@ def _require_same(there: TableDescription, wanted: TableDescription) -> None:
     ):
         if has != want:
             raise TableExists(
-                f"table {there.name!r} exists with {what} {has}, not {want}; choose another name"
+                f"table {there.name!r} exists with {what} {has}, not {want}; ask for that, or choose another name"
             )
 
 

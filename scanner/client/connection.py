@@ -329,7 +329,7 @@ class Connection:
         if transport.caused_by(error, transport.TlsExpected):
             return ArgumentInvalid(
                 f"the server at {self._where} speaks TLS, and this client does not:"
-                " connect with TLS (scanner.tls(), --tls-ca, tlsCa)"
+                " connect with TLS (weir.tls(), --tls-ca, tlsCa)"
             )
         if transport.caused_by(error, transport.NeverAnswered):
             return ServerUnavailable(
@@ -401,7 +401,7 @@ class Connection:
             raise ArgumentInvalid(
                 f"a tail takes a call for each bucket that it reads, what answers at {self._where} allows a connection"
                 f" {self._link.client.calls_max} at once, and {LINKS_MAX} connections are full; read fewer buckets by"
-                ' one client, or all by one call, with_mode("fetch")'
+                ' one client (bucket(...), --bucket), or all by one call (with_mode("fetch"))'
             )
         return link
 
@@ -464,7 +464,7 @@ class Connection:
         kind = ServerUnavailable if self._heard else Unauthenticated
         return kind(
             f"the server at {self._where} wants another certificate of this client"
-            f" (scanner.tls(), --tls-cert, tlsCert): {error}"
+            f" (weir.tls(), --tls-cert, tlsCert): {error}"
         )
 
     def _close(self) -> None:

@@ -123,12 +123,12 @@ class ConnectionTls:
             return None
         if not isinstance(context, ssl.SSLContext):
             raise ArgumentInvalid(
-                "ssl_context is an ssl.SSLContext, which scanner.tls makes, or a function that returns one at once, not"
+                "ssl_context is an ssl.SSLContext, which weir.tls makes, or a function that returns one at once, not"
                 f" {type(context).__name__}"
             )
         if context.protocol is ssl.PROTOCOL_TLS_SERVER:
             raise ArgumentInvalid(
-                "ssl_context is that of a server (PROTOCOL_TLS_SERVER); scanner.tls makes a client's"
+                "ssl_context is that of a server (PROTOCOL_TLS_SERVER); weir.tls makes a client's"
             )
         return context
 

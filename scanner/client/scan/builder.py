@@ -623,7 +623,9 @@ def _key_values(table: TableDescription, prefix: KeyPrefix) -> Sequence[object]:
     if isinstance(prefix, str | bytes) or not isinstance(prefix, Sequence):
         raise ArgumentInvalid(f"a key range is a tuple or a dict of key values, not {prefix!r}")
     if len(prefix) > len(key):
-        raise ArgumentInvalid(f"the key has {len(key)} columns ({', '.join(key)}), not {len(prefix)}")
+        raise ArgumentInvalid(
+            f"the columns of the key are {', '.join(key)}, and {len(prefix)} values are given"
+        )
     return prefix
 
 

@@ -178,8 +178,7 @@ def _offset_at(storage: Bucket, timestamp_us: int, now_us: int) -> int:
     offset = storage.offset_at(timestamp_us)
     if offset == storage.log_end and timestamp_us > now_us:
         raise ArgumentInvalid(
-            f"{shown_time(timestamp_us)} is in the future: the server's clock says {shown_time(now_us)};"
-            " latest begins with the next commit"
+            f"{shown_time(timestamp_us)} is in the future: the server's clock says {shown_time(now_us)}"
         )
     return offset
 

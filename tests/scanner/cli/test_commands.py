@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import decimal
 import errno
 import io
 import json
 import os
 import re
+import shlex
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -441,7 +443,7 @@ def test_a_load_whose_server_is_gone_does_not_wait_for_it_twice(
         ("a,b\n1,2\n", [], "--primary-key COLUMNS, out of a, b"),
         (',"a, b"\n1,2\n', [], '--primary-key COLUMNS, out of "", "a, b"'),
         ("a,b\n1,2\n,3\n", ["-k", "a"], "'a' is null in row 2"),
-        ("a,b\n1\n", ["-k", "a"], "line 2 has 1 values"),
+        ("a,b\n1\n", ["-k", "a"], "line 2 has 1 value,"),
         ("a,b\n1,2\n", ["-k", "a", "--types", "c=string"], "no column 'c' for --types; it has a, b"),
         ("a,b\n1,2\n", ["-k", "a", "--types", "b"], "write NAME=TYPE"),
         (
@@ -501,7 +503,9 @@ def test_a_file_with_types_is_stored_as_it_is_told(command: Weir, tmp_path: Path
     path = tmp_path / "counts.parquet"
     pq.write_table(pa.table({"id": pa.array([1, 2**63 - 1, 2**40], pa.uint64()), "n": [1, 2, None]}), path)
     load = ["load", path, "-k", "id"]
-    assert "; --types id=TYPE casts it while it is loaded" in one_line(command(*load))
+    assert one_line(command(*load)) == (
+        "weir: column 'id' has type uint64, which cannot be stored; --types id=int64 casts it"
+    )
     assert "has no column 'c' for --types; it has id, n" in one_line(command(*load, "--types", "c=int8"))
     assert "an integer is no string" in one_line(command(*load, "--types", "id=string"))
     assert "holds 9223372036854775807, which is no int32" in one_line(command(*load, "--types", "id=int32"))
@@ -517,16 +521,27 @@ def test_a_file_with_types_is_stored_as_it_is_told(command: Weir, tmp_path: Path
     assert command("drop", "counts", "--yes")[0] == 0
 
 
-@pytest.mark.usefixtures("never_slow")
-def test_a_column_of_nothing_but_nulls_gets_a_type(command: Weir, tmp_path: Path) -> None:
-    """A file may not say what its nulls are; the error says how to."""
-    path = tmp_path / "empty.parquet"
-    pq.write_table(pa.table({"id": [1], "note": pa.nulls(1)}), path)
-    load = ["load", path, "-k", "id"]
-    assert "; --types note=TYPE casts it while it is loaded" in one_line(command(*load))
-    assert command(*load, "--types", "note=string")[::2] == (0, "")
-    assert command("get", "empty", "1", "--format", "json")[1] == '{"id": 1, "note": null}\n'
-    assert command("drop", "empty", "--yes")[0] == 0
+@pytest.mark.parametrize(
+    "values",
+    [
+        pa.array([1, None], pa.uint64()),
+        pa.array([1.5, None], pa.float16()),
+        pa.array([decimal.Decimal("1.50"), None], pa.decimal256(50, 2)),
+        pa.array([86_400_000, None], pa.date64()),
+        pa.nulls(2),
+    ],
+    ids=lambda values: str(values.type),
+)
+def test_the_type_that_is_advised_is_taken(command: Weir, tmp_path: Path, values: pa.Array) -> None:
+    """In a shell: a decimal's has a comma and parentheses."""
+    path = tmp_path / "advised.arrow"
+    table = pa.table({"id": [1, 2], "n": values})
+    with pa.ipc.new_file(path, table.schema) as writer:
+        writer.write_table(table)
+    advice = re.search(r"; (--types .*) casts it", command("load", path, "-k", "id")[2])
+    assert advice is not None
+    assert command("load", path, "-k", "id", *shlex.split(advice[1]))[::2] == (0, "")
+    assert command("drop", "advised", "--yes")[0] == 0
 
 
 def test_a_column_is_named_in_types_as_the_messages_name_it(command: Weir, tmp_path: Path) -> None:
@@ -537,9 +552,9 @@ def test_a_column_is_named_in_types_as_the_messages_name_it(command: Weir, tmp_p
     pq.write_table(pa.table({"id": [1], **columns}), path)
     given = list[str]()
     while (answer := command("load", path, "-k", "id", *given))[0]:
-        advice = re.search(r"(--types) (.*)TYPE casts it", answer[2])
+        advice = re.search(r"; (--types .*) casts it", answer[2])
         assert advice is not None, answer
-        given += [advice[1], f"{advice[2]}int64"]
+        given += shlex.split(advice[1])
     assert len(given) == 2 * len(names)
     assert command("drop", "named", "--yes")[0] == 0
     together = ",".join(given[1::2])
@@ -703,8 +718,8 @@ def test_scan_that_makes_no_sense(command: Weir, items: str, tmp_path: Path) -> 
         ("BUCKET:OFFSET for each", ["yesterday"]),
         ("BUCKET:OFFSET for each", ["1", "2"]),
         ("names bucket 0 twice", ["0:1", "0:2"]),
-        ("nothing of bucket 1", ["0:1"]),
-        ("bucket in as_of", ["0:1", "1:1", "2:1"]),
+        ("--as-of says nothing of bucket 1; write --as-of BUCKET:OFFSET", ["0:1"]),
+        ("--as-of names bucket 2; the table has buckets 0..1", ["0:1", "1:1", "2:1"]),
         ("changelog of table", ["999999"]),
     ]:
         options = [word for text in words for word in ("--as-of", text)]
@@ -712,6 +727,9 @@ def test_scan_that_makes_no_sense(command: Weir, items: str, tmp_path: Path) -> 
     assert "mode cursor reads what is there now" in one_line(
         command("scan", items, "--as-of", "1", "--mode", "cursor")
     )
+    for option in (["--snapshot"], ["--lease", "nightly"]):
+        message = one_line(command("scan", items, "--as-of", "1", *option))
+        assert message == f"weir: --as-of and {option[0]} both say which state is read; leave one out"
     assert "--credit is for mode push" in one_line(
         command("scan", items, "--credit", "1M", "--mode", "session")
     )
@@ -727,11 +745,13 @@ def test_drop_asks_first(command: Weir, items: str) -> None:
 
 
 def test_unreachable_server(capsys: pytest.CaptureFixture[str]) -> None:
-    """Where nobody answers, one line says how to start a server there."""
+    """Where nobody answers, one line says how to start a server there, if that is this machine."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     assert run(["tables", "-e", f"127.0.0.1:{port}"]) == 1
     assert f"weir serve --data DIR --host 127.0.0.1 --port {port}" in capsys.readouterr().err
+    assert run(["tables", "-e", f"far.invalid:{port}"]) == 1
+    assert "weir serve --data" not in capsys.readouterr().err
     assert run(["tables", "-e", "nonsense:port"]) == 1
     assert "HOST:PORT" in capsys.readouterr().err
 

@@ -183,7 +183,7 @@ def test_parquet_is_not_held_as_a_whole(tmp_path: Path, rows: int, group_rows: i
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("data.csv", b"a,b\n1,2\n3\n", "line 3 has 1 values, but the header has 2"),
+        ("data.csv", b"a,b\n1,2\n3\n", "line 3 has 1 value, but the header has 2"),
         ("data.csv", b'a,b\n1,"x\ny"\n2,3,4\n', "line 4 has 3 values"),
         ("data.csv", b'a,b\n1,"abc\n2,def\n', "the quote on line 2 is never closed"),
         ("data.csv", b'a,b\n1,"abc\n2,"def"\n', "begins on line 2, is followed by more text on line 3"),

@@ -116,6 +116,9 @@ def test_choosing_states(command: Weir) -> None:
     for words in (("--checkpoint", 0), ("--offset", 0)):
         code, _, err = command("leases", "acquire", "items:0", "--id", "x", "--state", "new", *words)
         assert (code, "--state goes with neither" in err) == (1, True)
+    for targets in (["items"], ["items:0", "items:0,1"]):
+        code, _, err = command("leases", "acquire", *targets, "--id", "x", "--offset", 2)
+        assert (code, err) == (1, "weir: --offset is of one bucket: name that, for example items:0\n")
     code, out, _ = command("leases", "acquire", "items:0", "--id", "x", "--checkpoint", 0)
     assert (code, columns(out)[0][6]) == (0, "0")
     for wrong in (("items:",), ("items:a",), (":1",), ("items", "--offset", "3")):

@@ -47,6 +47,8 @@ def test_wide_table(server: RunningServer) -> None:
     assert lines[2].split() == [str(number) for number in range(8)]
     assert lines[4:6] == ["", lines[5]]
     assert lines[5].startswith("32 columns do not fit (--columns picks, --format vertical has all):")
+    code, lines = shown_by("sql", "SELECT * FROM wide", "-e", server.endpoint)
+    assert lines[5].startswith("32 columns do not fit (SELECT picks, --format vertical has all):")
     assert "column_8," in " ".join(lines[5:])
 
 
