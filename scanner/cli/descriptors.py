@@ -6,6 +6,8 @@ import logging
 import resource
 from typing import Final
 
+from scanner.cli.units import counted
+from scanner.server.config import ScannerConfig
 from scanner.storage.rocksdb.config import StorageConfig
 
 _OTHERS: Final = 64
@@ -35,18 +37,18 @@ def raise_files_limit() -> int:
         else:
             soft = hard
     files_max = soft if soft != resource.RLIM_INFINITY else 1 << 20
-    _logger.log(
-        logging.INFO if files_max >= _FILES_WANTED else logging.WARNING,
-        "%d files may be open at once, enough for %d buckets in use; for more, raise the limit (ulimit -Hn)",
-        files_max,
-        buckets_within(files_max),
-    )
+    buckets = counted(buckets_within(files_max), "bucket")
+    if files_max >= _FILES_WANTED:
+        _logger.info("%d files may be open at once, enough for %s in use", files_max, buckets)
+    else:
+        told = "%d files may be open at once, enough for %s in use; for more, raise the limit (ulimit -Hn)"
+        _logger.warning(told, files_max, buckets)
     return files_max
 
 
 def buckets_within(files_max: int) -> int:
-    """How many buckets may be open at once, where so many files may."""
-    return max(1, (files_max - _OTHERS) // _BUCKET)
+    """How many buckets may be open at once, where so many files may: no more than the server has open anyway."""
+    return max(1, min(ScannerConfig().buckets_open_max, (files_max - _OTHERS) // _BUCKET))
 
 
 def files_within(files_max: int) -> int:

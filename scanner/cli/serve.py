@@ -188,7 +188,7 @@ def serve(
         log_retention_bytes=log_retention_bytes,
         checkpoint_interval_s=checkpoint_interval,
         images=images,
-        buckets_open_max=min(_DEFAULTS.buckets_open_max, buckets_within(files_max)),
+        buckets_open_max=buckets_within(files_max),
     )
     storage = StorageConfig(disk_reserve_bytes=disk_reserve, bucket_files_open_max=files_within(files_max))
     metrics = None if metrics_port is None else (metrics_host or "127.0.0.1", metrics_port)

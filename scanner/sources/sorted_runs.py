@@ -140,7 +140,7 @@ class SpillFile:
         if self.size_bytes + len(block) > self._bytes_max:
             raise SnapshotLost(
                 "the changes since the scan's offset take more temporary disk than this server allows"
-                " (overlay_spill_bytes_max); start a new scan, or have the limit raised"
+                " (overlay_spill_bytes_max); start a new scan"
             )
         self._write(block)
 

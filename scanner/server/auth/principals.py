@@ -336,7 +336,7 @@ def _table(document: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 
 def _check_keys(where: str, fields: Mapping[str, Any], known: Collection[str]) -> None:
     if any(key not in known for key in fields):
-        raise ArgumentInvalid(f"{where} has a key that is none of {', '.join(sorted(known))}")
+        raise ArgumentInvalid(f"{where}: a key is none of {', '.join(sorted(known))}")
 
 
 def _position(error: ValueError | RecursionError) -> str:

@@ -325,8 +325,8 @@ class Catalog:
             if writing is None:
                 raise TooManyFiles(
                     f"{len(is_open)} buckets are in use on this server, and it may have the files of"
-                    f" {self._config.buckets_open_max} open: raise its limit of descriptors (ulimit -n), or try again"
-                    " later"
+                    f" {self._config.buckets_open_max} open (buckets_open_max, less if its limit of descriptors, ulimit"
+                    " -n, is low); try again later"
                 )
             await writing.give_way()
 

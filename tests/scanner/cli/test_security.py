@@ -186,14 +186,14 @@ def test_serve_options_that_make_no_sense(weir: Weir, directory: Path, tmp_path:
     anywhere = ("--host", "0.0.0.0")
     for words, problem in (
         (anywhere, "not encrypted"),
-        ((*anywhere, "--credentials", credentials), "principal x has a key"),
+        ((*anywhere, "--credentials", credentials), "principal x: a key is none of"),
         ((*anywhere, *tls), "everyone there could do everything"),
         (ca, "need --tls-cert"),
         (("--tls-key", made.key), "need --tls-cert"),
         ((*tls, "--tls-client-optional"), "needs --tls-client-ca and --credentials"),
         ((*tls, *ca, "--tls-client-optional"), "needs --tls-client-ca and --credentials"),
         (("--tls-cert", made.certificate), "has no unencrypted key in PEM beside the certificate"),
-        ((*tls, "--credentials", credentials), "principal x has a key that is none of"),
+        ((*tls, "--credentials", credentials), "principal x: a key is none of"),
     ):
         code, out, err = weir("serve", "--data", tmp_path / "data", "--port", 0, *words)
         assert (code, out, err.count("\n")) == (1, "", 1)
