@@ -298,7 +298,8 @@ def refused(name: str, value: str, allowed: str) -> SourceOptionError:
 def _parse_endpoint(name: str, value: str) -> str:
     match = _HOST_PORT.fullmatch(value)
     if match is None or not 1 <= int(match["port"]) <= 65535:
-        raise refused(name, value, f"it is {_HELP['endpoint']}")
+        _, user, where = value.rpartition("@")  # Not shown: it may have a password.
+        raise refused(name, f"...@{where}" if user else value, f"it is {_HELP['endpoint']}")
     return value
 
 

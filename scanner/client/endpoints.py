@@ -85,10 +85,13 @@ def parse_endpoint(endpoint: str) -> tuple[str, int]:
     """
     require_kind("an endpoint", endpoint, str)
     scheme, _, rest = endpoint.rpartition("://")
-    if scheme:
+    _, user, where = rest.partition("/")[0].rpartition("@")
+    if user:  # Not shown: it may have a password.
         raise ArgumentInvalid(
-            f"endpoint {endpoint!r} is a URL; write {rest.partition('/')[0] or 'HOST:PORT'}"
+            f"an endpoint has no user; write {where or 'HOST:PORT'}: who calls is told by a token or a certificate"
         )
+    if scheme:
+        raise ArgumentInvalid(f"endpoint {endpoint!r} is a URL; write {where or 'HOST:PORT'}")
     host, colon, port = endpoint.rpartition(":")
     if not colon or endpoint.endswith("]"):
         host, port = endpoint, str(PORT_DEFAULT)

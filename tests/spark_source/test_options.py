@@ -385,3 +385,10 @@ def test_token_is_no_option() -> None:
     with pytest.raises(SourceOptionError, match="option 'tokenFile' names") as caught:
         SourceOptions.parse(REQUIRED | {"token": "weir_secret"})
     assert "secret" not in repr(caught.value)
+
+
+def test_a_password_in_an_endpoint_is_not_shown() -> None:
+    """Messages go into logs."""
+    error = refused({**REQUIRED, "endpoint": "http://user:hush@host:1"})
+    assert str(error).startswith("option 'endpoint' cannot be '...@host:1': it is HOST:PORT")
+    assert "hush" not in repr(error)

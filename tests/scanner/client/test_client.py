@@ -148,14 +148,16 @@ async def test_a_table_that_was_made_anew_is_another_one(tmp_path: Path) -> None
         ("fe80::1", "stands in brackets"),
         ("2001:db8::1:23", "stands in brackets"),
         ("[::1:9123", "stands in brackets"),
-        ("user@host:1", "is not HOST:PORT"),
+        ("user@host:1", "an endpoint has no user; write host:1: who calls"),
+        ("http://user:hush@host:1/x", "an endpoint has no user; write host:1: who calls"),
     ],
 )
 async def test_endpoints_that_are_none(endpoint: str, message: str) -> None:
     """A URL is refused before anybody is asked, with what to write instead."""
-    with pytest.raises(scanner.ArgumentInvalid, match=message):
+    with pytest.raises(scanner.ArgumentInvalid, match=message) as refused:
         async with scanner.connect(endpoint):
             pass
+    assert "hush" not in str(refused.value)
 
 
 async def test_an_address_is_named_as_it_is_written() -> None:
