@@ -1,13 +1,6 @@
 """What a reader group must hold to, each rule by its name: judged from the records of its readers and of storage. Pure.
 
-    owned      one member for each epoch of a bucket, ever
-    ascending  the epochs of a bucket ascend over time: in storage, and for each reader
-    continued  an epoch gives changes in order, each once, from the position that was stored last before it
-    fenced     a position is stored by its bucket's newest epoch only: none by one after another epoch has brought
-               something, and what a reader was told to be stored is stored, by the reader's own epoch
-    forward    a stored position never goes back
-    alone      one reader at a time: what is committed after an epoch has brought something is given by no older one
-    delivered  nothing is lost: every change before a stored position was given to somebody, and in the end every change
+docs/simulation.md lists them.
 
 Times are of any one clock that all readers share, so records of several processes can be put together.
 

@@ -1,16 +1,6 @@
 """What a tail must hold to: the seven guarantees, each by its name, and that its changes fold to the table.
 
-    ordered       within a bucket the changes come in the order of their offsets
-    unique        none twice
-    atomic        positions are ends of commits; an update's two changes come one right behind the other, with one time
-    reliable      no change that passes is missing: none before the last one that came, nor before the end; and the scan
-                  begins and ends where it was told to
-    resumable     the same after any number of resumes, and a change that is asked for again is the same
-    bookmarkable  whoever was told a position, by a batch, a heartbeat or the end, had all changes before it that pass
-    filterable    each change passes the filter by its own row
-    faithful      each change is the one that the log has there: kind, row and time
-    foldable      removing at `delete` and `update_preimage` and putting at the others gives, at every position, exactly
-                  the rows of the table that pass
+docs/simulation.md lists them.
 
 The snapshot of a HYBRID is held to what any scan is: `isolated`, `complete`, `unique`, `ordered`, and its digest
 `resumable`. The measure is the model's own changelog, worked out from the mutations that storage was given.

@@ -1,18 +1,6 @@
 """Judgements over the history of a run, each by its name. They know the model and what consumers saw, and no code.
 
-    isolated   every row is one that its bucket held as of the scan's one log offset, which is a whole state
-    complete   no row of that state is missing: none before the last one delivered, none at all at the end of the scan
-    unique     no row twice
-    ordered    the rows of a bucket come in primary key order
-    bounded    what is sent past the credit is at most one row's message
-    resumable  digest and rows equal the model as of that offset, however often the scan was cut; a row that is asked
-               for again is the same
-    released   at the end nothing is open
-    durable    what was acknowledged is in the log, as it was meant
-    once       no request is in the log twice, however often it was sent
-    justified  an error had a cause that may cause it
-    foreseen   nothing is logged as an error
-    live       everybody comes to an end
+docs/simulation.md lists what each of them holds a run to.
 
 What short calls are held to is in `bench.simulation.visitors`.
 
