@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
-import shlex
 import threading
 from pathlib import Path
 from random import Random
@@ -14,23 +12,13 @@ import pyarrow as pa
 import pytest
 
 import scanner.sync
-from scanner.cli import run
 from tests.support.server import running_server
+from tests.support.snippets import run_here, snippets
 
 pytestmark = [pytest.mark.socket, pytest.mark.rocks]
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "clients.md"
-SNIPPET = re.compile(r"^```(?P<language>\w*)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
-ENDPOINT = "127.0.0.1:9123"
+PAGE = "docs/clients.md"
 ORDERS = pa.table({"id": [1, 2, 3], "item": ["boat", "oar", None], "price": [900.0, 20.5, 3.0]})
-
-
-def python_of(section: str) -> str:
-    """The first snippet of a section."""
-    text = PAGE.read_text(encoding="utf-8").partition(f"\n## {section}\n")[2]
-    found = SNIPPET.search(text)
-    assert found is not None
-    return found["code"].partition("\n\nasync def main")[0]
 
 
 def test_a_cancelled_task_ends_the_scan_and_its_thread(tmp_path: Path) -> None:
@@ -48,7 +36,8 @@ def test_a_cancelled_task_ends_the_scan_and_its_thread(tmp_path: Path) -> None:
         client = scanner.sync.connect(server.endpoint, rng=Patient())
         scan = client.create_table("orders", ORDERS.schema, ["id"], 4).new_scan()
     namespace: dict[str, Any] = {}
-    exec(compile(python_of("asyncio"), PAGE, "exec"), namespace)
+    (code,) = [each.code for each in snippets(PAGE) if "async def batches_of" in each.code]
+    exec(compile(code.partition("\n\nasync def main")[0], PAGE, "exec"), namespace)
 
     async def main() -> None:
         task = asyncio.ensure_future(anext(namespace["batches_of"](scan)))
@@ -63,17 +52,10 @@ def test_a_cancelled_task_ends_the_scan_and_its_thread(tmp_path: Path) -> None:
 
 def test_every_snippet_runs(tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     """Python in one namespace, as a notebook has it, and commands as a shell reads them."""
-    namespace: dict[str, Any] = {}
     with running_server(tmp_path) as server:
         with scanner.sync.connect(server.endpoint) as client:
             client.create_table("orders", ORDERS.schema, ["id"], 4).write(ORDERS)
-        for snippet in SNIPPET.finditer(PAGE.read_text(encoding="utf-8")):
-            if snippet["language"] == "python":
-                exec(compile(snippet["code"].replace(ENDPOINT, server.endpoint), PAGE, "exec"), namespace)
-                continue
-            for line in snippet["code"].splitlines():
-                program, *words = shlex.split(line.removeprefix("$ "))
-                assert (program, run([*words, "-e", server.endpoint])) == ("weir", 0)
+        namespace = run_here(PAGE, server.endpoint)
     printed = capfdbinary.readouterr().out.decode()
     assert printed.splitlines()[-1] == "True"
     assert "PYTHON_ARROW_SCAN" in printed

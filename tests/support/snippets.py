@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+
+from scanner.cli import run
 
 REPOSITORY: Final = Path(__file__).resolve().parents[2]
 PAGES: Final = tuple(
@@ -65,6 +68,23 @@ def snippets(page: str) -> list[Snippet]:
         Snippet(page, text.count("\n", 0, match.start()) + 1, match["language"], match["code"])
         for match in _FENCE.finditer(text)
     ]
+
+
+def run_here(page: str, endpoint: str) -> dict[str, Any]:
+    """Type a page in this process: Python in one namespace, as a notebook has it, and commands as a shell reads them.
+
+    Returns:
+        What the Python has named.
+    """
+    namespace: dict[str, Any] = {}
+    for snippet in snippets(page):
+        if snippet.language == "python":
+            exec(compile(_ADDRESS.sub(endpoint, snippet.code), page, "exec"), namespace)
+        elif snippet.language == "console":
+            for line in snippet.code.splitlines():
+                program, *words = shlex.split(line.removeprefix("$ "))
+                assert (program, run([*words, "-e", endpoint])) == ("weir", 0)
+    return namespace
 
 
 def commands(code: str) -> list[tuple[str, list[str]]]:
