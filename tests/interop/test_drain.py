@@ -11,7 +11,6 @@ import json
 import queue
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,8 @@ from scanner.proto.weir.v1 import scanner_pb2 as pb
 from tests.interop.blobs import SCHEMA, TABLE
 from tests.interop.stock import SCAN_PATH, open_request, scan_method
 from tests.interop.test_tools import GRPC_FIELDS, responses
+from tests.support import processes
+from tests.support.processes import TIMEOUT_S
 from tests.support.server import running_server
 
 pytestmark = [pytest.mark.socket, pytest.mark.rocks, pytest.mark.slow]
@@ -36,7 +37,6 @@ ROWS = 10_000
 BLOB_BYTES = 5_000
 """50 MB in all: more than windows, sockets and pipes take up, so that the server cannot be done before it is asked."""
 CREDIT = 200_000
-TIMEOUT_S = 100
 LONG_S, SHORT_S = 500.0, 0.5
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -71,14 +71,8 @@ class Serving:
 @contextlib.contextmanager
 def serving(data: Path, drain_timeout_s: float) -> Iterator[Serving]:
     """Run a server for a block."""
-    command = [sys.executable, "-m", "scanner.cli", "serve", "--port", "0", "--data", str(data)]
-    command += ["--drain-timeout", str(drain_timeout_s)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            yield Serving(process, process.stdout.readline().split()[-1])
-        finally:
-            process.kill()
+    with processes.serving(data, "--drain-timeout", drain_timeout_s) as (process, endpoint):
+        yield Serving(process, endpoint)
 
 
 @pytest.fixture(scope="module")

@@ -23,10 +23,10 @@ from scanner.cli.logs import JsonFormatter, LogHandler, TextFormatter
 from scanner.server.auth.principals import make_token, token_sha256
 from scanner.server.log_fields import Fields
 from tests.support.certificates import files, issue
+from tests.support.processes import TIMEOUT_S, WEIR, serving
 
 pytestmark = [pytest.mark.socket, pytest.mark.rocks]
 
-TIMEOUT_S = 100
 TOKENS = {name: make_token() for name in ("admin", "anna")}
 CREDENTIALS = f"""
 [principals.admin]
@@ -67,29 +67,19 @@ def test_audit_trail(log_format: str, tmp_path: Path) -> None:
     """Each act leaves one line with who, from where and what, and a count; nothing that a client says forges a line."""
     credentials = tmp_path / "credentials.toml"
     credentials.write_text(CREDENTIALS)
-    options = f"--port 0 --metrics-port 0 --log-level info --log-format {log_format}".split()
-    command = [sys.executable, "-m", "scanner.cli", "serve", *options, "--credentials", str(credentials)]
-    with subprocess.Popen(
-        [*command, "--data", str(tmp_path / "data")],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        try:
-            assert process.stdout is not None
-            assert process.stderr is not None
-            url = next(line for line in process.stderr if line.startswith("weir: metrics at ")).split()[-1]
-            act(process.stdout.readline().split()[-1])
-            with urllib.request.urlopen(url, timeout=TIMEOUT_S) as answer:
-                metrics = answer.read().decode()
-            process.send_signal(signal.SIGHUP)
-            reloaded = [process.stderr.readline()]
-            while "event=credentials_reloaded" not in reloaded[-1] and '"credentials_rel' not in reloaded[-1]:
-                reloaded.append(process.stderr.readline())
-            process.terminate()
-            log = "".join(reloaded) + process.stderr.read()
-        finally:
-            process.kill()
+    options = f"--metrics-port 0 --log-level info --log-format {log_format} --credentials".split()
+    with serving(tmp_path / "data", *options, credentials) as (process, endpoint):
+        assert process.stderr is not None
+        url = next(line for line in process.stderr if line.startswith("weir: metrics at ")).split()[-1]
+        act(endpoint)
+        with urllib.request.urlopen(url, timeout=TIMEOUT_S) as answer:
+            metrics = answer.read().decode()
+        process.send_signal(signal.SIGHUP)
+        reloaded = [process.stderr.readline()]
+        while "event=credentials_reloaded" not in reloaded[-1] and '"credentials_rel' not in reloaded[-1]:
+            reloaded.append(process.stderr.readline())
+        process.terminate()
+        log = "".join(reloaded) + process.stderr.read()
     lines = [line for line in log.splitlines() if not line.startswith("weir: ")]
     if log_format == "json":
         said = [each for each in map(json.loads, lines) if each["logger"] == "weir.audit"]
@@ -197,7 +187,7 @@ def test_the_log_says_what_a_full_disk_refused(monkeypatch: pytest.MonkeyPatch) 
 def test_certificates_that_run_out(days_left: int, says: str, tmp_path: Path) -> None:
     """An expired certificate is an error at the start, one about to expire a warning, and its time is a metric."""
     made = files(tmp_path, "server", issue("test", "127.0.0.1", days_left=days_left))
-    command = [sys.executable, "-m", "scanner.cli", "serve", "--data", str(tmp_path / "data"), "--port", "0"]
+    command = [*WEIR, "serve", "--data", str(tmp_path / "data"), "--port", "0"]
     command += ["--metrics-port", "0", "--tls-cert", str(made.certificate), "--tls-key", str(made.key)]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "TZ": "UTC"}

@@ -17,7 +17,7 @@ import scanner.sync
 from scanner.data.digest import combine_digests
 from scanner.errors import StoreFailed
 from scanner.storage.rocksdb.backups import BackupWriter, list_backups
-from tests.scanner.cli.test_processes import weir
+from tests.support.processes import weir
 from tests.support.server import running_server
 from tests.support.storage_damage import flip
 from tests.support.transactions import refuse_shares

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import scanner.sync
-from tests.scanner.cli.test_security import TIMEOUT_S, serving
+from tests.support.processes import TIMEOUT_S, serving
 from tests.support.storage_damage import file_with, flip
 
 pytestmark = [pytest.mark.socket, pytest.mark.rocks]
@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.socket, pytest.mark.rocks]
 def test_a_damaged_file_is_named_in_the_log_alone(tmp_path: Path) -> None:
     """DATA_CORRUPTED tells a client no path of the server's; the log has it, under the client's reference."""
     data = tmp_path / "a secret place"
-    with serving(data) as (process, port), scanner.sync.connect(f"127.0.0.1:{port}") as client:
+    with serving(data) as (process, endpoint), scanner.sync.connect(endpoint) as client:
         table = client.create_table(
             "t", pa.schema([("k", pa.int64()), ("text", pa.string())]), ["k"], buckets=1
         )
@@ -27,7 +27,7 @@ def test_a_damaged_file_is_named_in_the_log_alone(tmp_path: Path) -> None:
         process.terminate()
         process.communicate(timeout=TIMEOUT_S)
     flip(*file_with(data, b"needle in the rows"))
-    with serving(data) as (process, port), scanner.sync.connect(f"127.0.0.1:{port}") as client:
+    with serving(data) as (process, endpoint), scanner.sync.connect(endpoint) as client:
         with pytest.raises(scanner.DataCorrupted) as caught:
             client.table("t").new_scan().to_arrow()
         process.terminate()

@@ -16,7 +16,7 @@ import pytest
 import scanner.sync
 from scanner.cli.serve import _warn_of_owner
 from scanner.errors import DataCorrupted, ScannerError, StoreFailed
-from tests.scanner.cli.test_processes import serving
+from tests.support.processes import serving
 from tests.support.server import running_server
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from rich.progress import Progress
 
 import scanner.sync
 from scanner.cli.doctor import _layout
-from tests.scanner.cli.test_processes import serving
+from tests.support.processes import serving
 from tests.support.server import running_server
 from tests.support.storage_damage import flip
 

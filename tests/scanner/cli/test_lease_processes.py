@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from scanner.cli import run
-from tests.scanner.cli.test_processes import TIMEOUT_S, WEIR, serving
+from tests.support.processes import TIMEOUT_S, WEIR, serving
 
 pytestmark = [pytest.mark.socket, pytest.mark.rocks, pytest.mark.slow]
 

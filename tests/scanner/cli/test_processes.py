@@ -13,7 +13,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,37 +23,13 @@ import scanner.sync as weir_sync
 from scanner.cli import run
 from scanner.errors import ScannerError
 from tests.support.file_limit import file_size_limit
+from tests.support.processes import TIMEOUT_S, WEIR, serving, weir
 from tests.support.server import running_server
 
 if TYPE_CHECKING:
     from tests.scanner.cli.conftest import Weir
 
 pytestmark = [pytest.mark.socket, pytest.mark.rocks, pytest.mark.slow]
-
-WEIR = [sys.executable, "-m", "scanner.cli"]
-TIMEOUT_S = 500
-"""Far longer than anything takes: only what will never come takes it."""
-
-
-@contextmanager
-def serving(data: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """`weir serve` on a free port, and its address."""
-    command = [*WEIR, "serve", "--data", str(data), "--port", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            line = process.stdout.readline()
-            assert line.startswith("listening on 127.0.0.1:"), process.communicate(timeout=TIMEOUT_S)
-            yield process, line.split()[-1]
-        finally:
-            process.kill()
-
-
-def weir(*words: object) -> subprocess.CompletedProcess[str]:
-    """One command, to its end."""
-    return subprocess.run(
-        [*WEIR, *map(str, words)], capture_output=True, text=True, timeout=TIMEOUT_S, check=False
-    )
 
 
 @pytest.fixture(scope="module")
@@ -102,11 +77,8 @@ def test_a_second_signal_ends_the_drain(tmp_path: Path, csv_file: Path, weir_her
         (signal.SIGHUP, 129, "hung up"),
     )
     for number, code, says in ends:
-        command = [*WEIR, "serve", "--data", str(tmp_path / "data"), "--port", "0", "--drain-timeout", "3600"]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
-            assert server.stdout is not None
+        with serving(tmp_path / "data", "--drain-timeout", 3600) as (server, endpoint):
             assert server.stderr is not None
-            endpoint = server.stdout.readline().split()[-1]
             if code == 130:
                 weir_here("load", csv_file, "--primary-key", "id", "-e", endpoint)
             with weir_sync.connect(endpoint) as client:
@@ -306,51 +278,39 @@ def test_standard_output_that_nobody_reads(loaded: str) -> None:
 
 def test_a_drain_that_a_hangup_began_and_ctrl_c_cuts_short(tmp_path: Path) -> None:
     """Another hangup changes nothing; the exit code is that of Ctrl-C."""
-    command = [*WEIR, "serve", "--data", str(tmp_path / "data"), "--port", "0", "--drain-timeout", "3600"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
-        try:
-            assert server.stdout is not None
-            assert server.stderr is not None
-            endpoint = server.stdout.readline().split()[-1]
-            with weir_sync.connect(endpoint, retries=0) as client:
-                table = client.create_table("items", pa.schema([("id", pa.int64())]), ["id"], 1)
-                table.write(pa.table({"id": range(1000)}))
-                with pytest.raises(ScannerError), table.new_scan().with_credit(1000).execute() as batches:
-                    next(batches)
-                    server.send_signal(signal.SIGHUP)
-                    assert "running calls may finish" in server.stderr.readline()
-                    server.send_signal(signal.SIGHUP)
-                    next(batches)
-                    server.send_signal(signal.SIGINT)
-                    assert server.wait(TIMEOUT_S) == 130
-                    list(batches)
-            assert "weir: interrupted" in server.stderr.read()
-        finally:
-            server.kill()
+    with serving(tmp_path / "data", "--drain-timeout", 3600) as (server, endpoint):
+        assert server.stderr is not None
+        with weir_sync.connect(endpoint, retries=0) as client:
+            table = client.create_table("items", pa.schema([("id", pa.int64())]), ["id"], 1)
+            table.write(pa.table({"id": range(1000)}))
+            with pytest.raises(ScannerError), table.new_scan().with_credit(1000).execute() as batches:
+                next(batches)
+                server.send_signal(signal.SIGHUP)
+                assert "running calls may finish" in server.stderr.readline()
+                server.send_signal(signal.SIGHUP)
+                next(batches)
+                server.send_signal(signal.SIGINT)
+                assert server.wait(TIMEOUT_S) == 130
+                list(batches)
+        assert "weir: interrupted" in server.stderr.read()
 
 
 def test_sighup_ends_no_drain_of_a_server_that_reads_files_again(tmp_path: Path) -> None:
     """It asks for files alone, also then: the call that runs finishes, and the exit code is 0."""
     (tmp_path / "credentials.toml").write_text('[anonymous]\nread = "*"\nwrite = "*"\n')
-    command = [*WEIR, "serve", "--data", str(tmp_path / "data"), "--port", "0", "--drain-timeout", "3600"]
-    command += ["--credentials", str(tmp_path / "credentials.toml")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
-        try:
-            assert server.stdout is not None
-            assert server.stderr is not None
-            endpoint = server.stdout.readline().split()[-1]
-            with weir_sync.connect(endpoint, retries=0) as client:
-                table = client.create_table("items", pa.schema([("id", pa.int64())]), ["id"], 1)
-                table.write(pa.table({"id": range(1000)}))
-                with table.new_scan().with_credit(1000).execute() as batches:
-                    rows = next(batches).num_rows
-                    server.send_signal(signal.SIGTERM)
-                    assert "running calls may finish" in server.stderr.readline()
-                    server.send_signal(signal.SIGHUP)
-                    rows += sum(batch.num_rows for batch in batches)
-            assert (rows, server.wait(TIMEOUT_S)) == (1000, 0)
-        finally:
-            server.kill()
+    words = ("--drain-timeout", 3600, "--credentials", tmp_path / "credentials.toml")
+    with serving(tmp_path / "data", *words) as (server, endpoint):
+        assert server.stderr is not None
+        with weir_sync.connect(endpoint, retries=0) as client:
+            table = client.create_table("items", pa.schema([("id", pa.int64())]), ["id"], 1)
+            table.write(pa.table({"id": range(1000)}))
+            with table.new_scan().with_credit(1000).execute() as batches:
+                rows = next(batches).num_rows
+                server.send_signal(signal.SIGTERM)
+                assert "running calls may finish" in server.stderr.readline()
+                server.send_signal(signal.SIGHUP)
+                rows += sum(batch.num_rows for batch in batches)
+        assert (rows, server.wait(TIMEOUT_S)) == (1000, 0)
 
 
 @pytest.mark.parametrize("metrics", [[], ["--metrics-port", "0"]])

@@ -20,7 +20,7 @@ from scanner.client.scan.push import demand_message
 from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.server.auth.principals import make_token, token_sha256
 from scanner.wire import methods
-from tests.scanner.cli.test_security import serving
+from tests.support.processes import serving
 from transport import CallFailed, StatusCode
 
 pytestmark = [pytest.mark.socket, pytest.mark.rocks]
@@ -52,13 +52,8 @@ class Serving:
     """`weir serve` in a process."""
 
     process: subprocess.Popen[str]
-    port: int
+    endpoint: str
     credentials: Path
-
-    @property
-    def endpoint(self) -> str:
-        """HOST:PORT."""
-        return f"127.0.0.1:{self.port}"
 
 
 @pytest.fixture(scope="module")
@@ -67,8 +62,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
     directory = tmp_path_factory.mktemp("served")
     credentials = directory / "credentials.toml"
     credentials.write_text(WRITER)
-    with serving(directory / "data", "--credentials", credentials) as (process, port):
-        yield Serving(process, port, credentials)
+    with serving(directory / "data", "--credentials", credentials) as (process, endpoint):
+        yield Serving(process, endpoint, credentials)
 
 
 @pytest.fixture
@@ -126,7 +121,9 @@ async def test_push_scan_whose_right_is_taken_away(left: str, hangup: bool, serv
         await table.write(ROWS)
     metadata = [("authorization", bearer(TOKEN))]
     async with (
-        transport.connect("127.0.0.1", server.port, metadata=metadata) as connection,
+        transport.connect(
+            "127.0.0.1", int(server.endpoint.rpartition(":")[2]), metadata=metadata
+        ) as connection,
         connection.open_stream(methods.SCAN) as stream,
     ):
         query = pb.ScanQuery(table="orders")

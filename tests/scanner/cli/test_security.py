@@ -6,10 +6,7 @@ import os
 import re
 import signal
 import ssl
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -19,12 +16,11 @@ import scanner.sync
 from scanner.cli import run
 from scanner.server.auth.principals import Credentials, make_token, token_sha256
 from tests.support.certificates import ca_file, files, issue, server_files, server_tls
+from tests.support.processes import TIMEOUT_S, serving
 from tests.support.server import RunningServer, running_server
 
 pytestmark = [pytest.mark.socket, pytest.mark.rocks]
 
-TIMEOUT_S = 100
-"""Far longer than anything takes: only what will never come takes it."""
 TOKEN = make_token()
 CREDENTIALS = f"""
 [principals.everything]
@@ -202,30 +198,6 @@ def test_serve_options_that_make_no_sense(weir: Weir, directory: Path, tmp_path:
     assert not (tmp_path / "data").exists()
 
 
-@contextmanager
-def serving(data: Path, *words: object) -> Iterator[tuple[subprocess.Popen[str], int]]:
-    """`weir serve` in a process, and its port."""
-    command = [
-        sys.executable,
-        "-m",
-        "scanner.cli",
-        "serve",
-        "--data",
-        str(data),
-        "--port",
-        "0",
-        *map(str, words),
-    ]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            line = process.stdout.readline()
-            assert line.startswith("listening on "), process.communicate(timeout=TIMEOUT_S)
-            yield process, int(line.rpartition(":")[2])
-        finally:
-            process.kill()
-
-
 @pytest.mark.slow
 def test_serve_follows_its_files(directory: Path, tmp_path: Path) -> None:
     """A served process takes a new certificate and new credentials on SIGHUP, keeps them if the next are broken, and
@@ -236,8 +208,8 @@ def test_serve_follows_its_files(directory: Path, tmp_path: Path) -> None:
     credentials.write_text(CREDENTIALS)
     old, new = scanner.tls(ca_file(directory)), scanner.tls(ca_file(directory, "next"))
     words = ("--tls-cert", made.certificate, "--tls-key", made.key, "--credentials", credentials)
-    with serving(tmp_path / "data", "--host", "0.0.0.0", *words) as (process, port):
-        endpoint = f"127.0.0.1:{port}"
+    with serving(tmp_path / "data", "--host", "0.0.0.0", *words) as (process, listening):
+        endpoint = listening.replace("0.0.0.0", "127.0.0.1")
         with scanner.sync.connect(endpoint, ssl_context=old, token=TOKEN) as client:
             assert client.tables() == []
             made.replace(issue("next", "127.0.0.1"))

@@ -7,7 +7,6 @@ import re
 import shlex
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,14 +20,12 @@ import scanner.sync
 from scanner.cli import run
 from scanner.server.auth.access import CredentialsFile
 from scanner.server.config import ScannerConfig
+from tests.support.processes import TIMEOUT_S, WEIR, serving
 from tests.support.server import RunningServer, running_server
 from tests.support.terminal import on_a_terminal, shown_until
 
 pytestmark = [pytest.mark.socket, pytest.mark.rocks, pytest.mark.slow]
 
-WEIR = [sys.executable, "-m", "scanner.cli"]
-WAIT_S = 100
-"""Far longer than anything takes: only what will never come takes it."""
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("text", pa.string())])
 BUCKETS = 2
 Lines = list[dict[str, Any]]
@@ -67,7 +64,7 @@ def read(process: subprocess.Popen[str], count: int) -> Lines:
 
 def ended(process: subprocess.Popen[str]) -> tuple[int, list[str]]:
     """The exit code, and the lines of standard error."""
-    _, errors = process.communicate(timeout=WAIT_S)
+    _, errors = process.communicate(timeout=TIMEOUT_S)
     return process.returncode, errors.splitlines()
 
 
@@ -135,15 +132,15 @@ def test_a_signal_prints_where_to_go_on(
     with tailing(server.endpoint, "items", "--from", "earliest", "--json", "-w", "id >= 0") as tail:
         seen = read(tail, 20)
         writer.start()
-        assert written.wait(WAIT_S)
+        assert written.wait(TIMEOUT_S)
         tail.send_signal(signal_)
-        out, err = tail.communicate(timeout=WAIT_S)
+        out, err = tail.communicate(timeout=TIMEOUT_S)
         seen += [json.loads(line) for line in out.splitlines()]
     assert (tail.returncode, err.splitlines()[-1]) == (code, says)
     words = places(err.splitlines())
     assert words[-2:] == ["--endpoint", server.endpoint]
     assert "--json" in words
-    writer.join(WAIT_S)
+    writer.join(TIMEOUT_S)
     more, _ = json_lines("tail", *words, "--to", "end", capture=capfdbinary)
     for bucket in range(BUCKETS):
         offsets = [each["_log_offset"] for each in seen + more if each["_bucket"] == bucket]
@@ -160,7 +157,7 @@ def test_a_reader_that_leaves(server: RunningServer) -> None:
         read(tail, 20)
         tail.stdout.close()
         errors = tail.stderr.read().splitlines()
-        assert tail.wait(WAIT_S) == 141
+        assert tail.wait(TIMEOUT_S) == 141
     assert len(errors) == 1
     assert set(places(errors)) >= {"--from", "--json"}
 
@@ -174,7 +171,7 @@ def test_a_reader_that_stalls_is_not_waited_for(server: RunningServer) -> None:
         tail.send_signal(signal.SIGINT)
         assert tail.stderr is not None
         errors = tail.stderr.read().splitlines()
-        assert tail.wait(WAIT_S) == 130
+        assert tail.wait(TIMEOUT_S) == 130
     assert places(errors)
 
 
@@ -183,7 +180,7 @@ def test_a_device_that_is_full(server: RunningServer) -> None:
     for words in ([], ["--group", "audit"]):
         command = [*WEIR, "tail", "items", "--from", "earliest", "--to", "end", *words, "-e", server.endpoint]
         with open("/dev/full", "wb") as full:
-            done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=WAIT_S)
+            done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=TIMEOUT_S)
         errors = done.stderr.splitlines()
         assert done.returncode == 1
         assert re.match(r"the output breaks off amidst changes of bucket [01], ", errors[0])
@@ -352,25 +349,11 @@ def fold(lines: Lines, state: dict[int, str | None]) -> None:
             state[each["id"]] = each["text"]
 
 
-@contextmanager
-def serving(data: Path, port: int = 0) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """`weir serve` in a process of its own, and its address."""
-    command = [*WEIR, "serve", "--data", str(data), "--port", str(port)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
-        try:
-            assert process.stdout is not None
-            line = process.stdout.readline()
-            assert line.startswith("listening on 127.0.0.1:")
-            yield process, line.split()[-1]
-        finally:
-            process.kill()
-
-
 def test_a_fold_of_what_is_printed_is_the_table(tmp_path: Path, kept_port: int) -> None:
     """A snapshot and its changes, under a writer, the server killed and started again meanwhile."""
     state: dict[int, str | None] = {}
     seen: Lines = []
-    with serving(tmp_path / "data", kept_port) as (first, endpoint):
+    with serving(tmp_path / "data", "--port", kept_port) as (first, endpoint):
         with scanner.sync.connect(endpoint) as client:
             client.create_table("items", SCHEMA, ["id"], BUCKETS).write(rows(range(200), "first"))
         with tailing(endpoint, "items", "--snapshot", "--json", "--retries", "1000") as tail:
@@ -381,8 +364,8 @@ def test_a_fold_of_what_is_printed_is_the_table(tmp_path: Path, kept_port: int) 
                     table.write(rows(range(number, 200, 7), f"one {number}"))
                     table.delete([(number * 3,)])
             first.send_signal(signal.SIGKILL)
-            first.wait(WAIT_S)
-            with serving(tmp_path / "data", kept_port):
+            first.wait(TIMEOUT_S)
+            with serving(tmp_path / "data", "--port", kept_port):
                 with scanner.sync.connect(endpoint) as client:
                     table = client.table("items")
                     for number in range(10):
@@ -452,7 +435,7 @@ def test_a_snapshot_that_is_not_complete_is_begun_again(server: RunningServer) -
         tail.send_signal(signal.SIGINT)
         assert tail.stderr is not None
         errors = tail.stderr.read().splitlines()
-        assert tail.wait(WAIT_S) == 130
+        assert tail.wait(TIMEOUT_S) == 130
     assert errors[-2].startswith("the snapshot is not complete; begin again with: weir tail items --snapshot")
 
 

@@ -12,10 +12,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from scanner.sync import Client, connect
-from tests.scanner.cli.test_processes import weir
 from tests.spark_source.frames import table_name
 from tests.spark_source.key_values import changes, contents
 from tests.support import broken_transactions
+from tests.support.processes import weir
 from tests.support.server import RunningServer, running_server
 
 pytestmark = [pytest.mark.spark, pytest.mark.rocks, pytest.mark.socket]

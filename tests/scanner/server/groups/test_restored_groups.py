@@ -20,8 +20,8 @@ import scanner
 import transport
 from scanner.errors import GroupEpochStale
 from scanner.server.server import Server, open_server
-from tests.scanner.cli.test_processes import weir
 from tests.support.groups import GROUP, commit
+from tests.support.processes import weir
 
 pytestmark = [pytest.mark.socket, pytest.mark.rocks, pytest.mark.slow]
 
