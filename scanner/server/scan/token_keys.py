@@ -169,18 +169,12 @@ class TokenKeys:
         return keys
 
 
-def load_token_keys(
-    store: Documents,
-    *,
-    now_s: Callable[[], float] = time.time,
-    random: Callable[[int], bytes] = secrets.token_bytes,
-) -> TokenKeys:
+def load_token_keys(store: Documents, *, now_s: Callable[[], float] = time.time) -> TokenKeys:
     """The keys of a data directory: those that it holds and that have not expired, or, the first time, a new one.
 
     Args:
         store: Holds the document.
         now_s: Tells the seconds since 1970 UTC.
-        random: Makes that many unpredictable bytes.
 
     Raises:
         DataCorrupted: The document cannot be read; the message says what to do.
@@ -194,7 +188,7 @@ def load_token_keys(
     except DataCorrupted as error:
         raise _unreadable(error) from error
     if content is None:
-        keys = TokenKeys.create(now_s=now_s(), random=random)
+        keys = TokenKeys.create(now_s=now_s())
         store.write_document(TOKEN_KEYS_DOCUMENT, keys.to_document())
         return keys
     return TokenKeys.from_document(content).without_expired(now_s=now_s())
