@@ -3,43 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import pytest
 import trio
 import trio.testing
 
+from tests.support.rounds import Rounds, counted_rounds
 from transport.fairness import CallStarts, TurnDebt
 
 if TYPE_CHECKING:
     from trio.testing import MockClock
-
-
-class Rounds:
-    """Counts the rounds of the event loop."""
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    async def run(self) -> None:
-        """Take one step a round, until cancelled."""
-        while True:
-            self.count += 1
-            await trio.lowlevel.checkpoint()
-
-
-@asynccontextmanager
-async def counted_rounds() -> AsyncIterator[Rounds]:
-    """Count rounds while the block runs."""
-    rounds = Rounds()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(rounds.run)
-        await trio.lowlevel.checkpoint()
-        await trio.lowlevel.checkpoint()
-        yield rounds
-        nursery.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize(("seconds", "expected"), [(0.0, 0), (0.000_24, 0), (0.001, 4), (3.0, 100)])

@@ -24,6 +24,7 @@ from scanner.server.fairness import (
 from scanner.server.tables.catalog import Catalog
 from scanner.storage.memory.store import MemoryStore
 from scanner.wire import methods
+from tests.support.rounds import counted_rounds
 from tests.support.scans import create_table, description, serving
 
 if TYPE_CHECKING:
@@ -77,21 +78,11 @@ def test_demands_are_earned_by_what_is_sent() -> None:
 
 async def test_every_other_task_has_its_turns() -> None:
     """A task that passes its turn n times lets another one run as often, or once less: rounds have no order."""
-    turns = 0
-
-    async def other() -> None:
-        nonlocal turns
-        while True:
-            turns += 1
-            await trio.lowlevel.checkpoint()
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(other)
+    async with counted_rounds() as rounds:
         await pass_turn()
-        before = turns
+        before = rounds.count
         await pass_turn(8)
-        assert turns - before >= 7
-        nursery.cancel_scope.cancel()
+        assert rounds.count - before >= 7
 
 
 def test_a_block_waits_where_two_were_granted() -> None:
@@ -125,26 +116,17 @@ def test_a_consumer_that_keeps_blocks_waiting_gets_them_cut() -> None:
 @pytest.mark.parametrize("tasks", [1, 2, 7])
 async def test_a_pass_of_the_loop_has_one_step(tasks: int) -> None:
     """Whoever steps, every other task has had its turn since the step before; and the turns go round."""
-    turns, passes, steps = StepTurns(), 0, []
-
-    async def count_passes() -> None:
-        nonlocal passes
-        while True:
-            passes += 1
-            await trio.lowlevel.checkpoint()
+    turns, steps = StepTurns(), []
 
     async def step_often(number: int) -> None:
         for _ in range(20):
             await turns.take(1, first=False)
-            steps.append((number, passes))
+            steps.append((number, passes.count))
             await turns.pass_on(1)
 
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(count_passes)
-        async with trio.open_nursery() as stepping:
-            for number in range(tasks):
-                stepping.start_soon(step_often, number)
-        nursery.cancel_scope.cancel()
+    async with counted_rounds() as passes, trio.open_nursery() as stepping:
+        for number in range(tasks):
+            stepping.start_soon(step_often, number)
 
     # The order within a pass is open, so of three steps two have a count between them.
     at = [passed for _, passed in steps]
@@ -203,26 +185,17 @@ async def test_rounds_without_a_step(connections: tuple[int, ...], rounds: tuple
 
     But no scan of another connection waits for them.
     """
-    turns, passes, at = StepTurns(), 0, []
-
-    async def count_passes() -> None:
-        nonlocal passes
-        while True:
-            passes += 1
-            await trio.lowlevel.checkpoint()
+    turns, at = StepTurns(), []
 
     async def step_often(connection_id: int) -> None:
         for _ in range(3):
             await turns.take(connection_id, first=False)
-            at.append(passes)
+            at.append(passes.count)
             await turns.pass_on(connection_id, 7)
 
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(count_passes)
-        async with trio.open_nursery() as stepping:
-            for connection_id in connections:
-                stepping.start_soon(step_often, connection_id)
-        nursery.cancel_scope.cancel()
+    async with counted_rounds() as passes, trio.open_nursery() as stepping:
+        for connection_id in connections:
+            stepping.start_soon(step_often, connection_id)
     # The order within a round is open, so one more or less may be counted. Nobody waits any more at the last step.
     least, most = rounds
     assert all(least <= later - earlier <= most for earlier, later in itertools.pairwise(at[:-1])), at
@@ -287,30 +260,21 @@ async def test_a_call_on_many_buckets_lets_others_have_their_turns(
     monkeypatch: pytest.MonkeyPatch, path: str, asked: Message
 ) -> None:
     """Of a thousand buckets it would hold up all others for some tenths of a second."""
-    passes = 0
     looked_at: list[int] = []
     find = Catalog.bucket
 
     async def bucket(catalog: Catalog, table: ServedTable, index: int) -> ServedBucket:
-        looked_at.append(passes)
+        looked_at.append(rounds.count)
         return await find(catalog, table, index)
 
-    async with serving(MemoryStore(), ScannerConfig()) as (_, client), trio.open_nursery() as nursery:
+    async with serving(MemoryStore(), ScannerConfig()) as (_, client):
         await create_table(client, description(buckets=len(BUCKETS)))
         await client.call(
             methods.LIST_OFFSETS, tables_pb2.ListOffsetsRequest(table="items").SerializeToString()
         )
         monkeypatch.setattr(Catalog, "bucket", bucket)
-
-        @nursery.start_soon
-        async def have_turns() -> None:
-            nonlocal passes
-            while True:
-                passes += 1
-                await trio.lowlevel.checkpoint()
-
-        await client.call(path, asked.SerializeToString())
-        nursery.cancel_scope.cancel()
+        async with counted_rounds() as rounds:
+            await client.call(path, asked.SerializeToString())
     assert len(looked_at) == len(BUCKETS)
     # Sixteen in each pass of the loop; those of two passes, where this task has its turn in front of the call's.
     assert max(len(list(each)) for _, each in itertools.groupby(looked_at)) <= 32

@@ -14,6 +14,7 @@ from scanner.server.config import ScannerConfig
 from scanner.server.scan.push import PushScan
 from scanner.sources.kv import KvSource
 from scanner.storage.interface import Mutation
+from tests.support.rounds import counted_rounds
 from tests.support.scans import (
     SCHEMA,
     RawScan,
@@ -220,26 +221,19 @@ async def test_every_other_task_has_its_turn_between_two_steps(
 
     A step with the first batch of what it read is one act, any further batch another.
     """
-    turns = 0
     seen: list[int] = []
     stepped = False
-
-    async def take_turns() -> None:
-        nonlocal turns
-        while True:
-            turns += 1
-            await trio.lowlevel.checkpoint()
 
     def step(source: KvSource, bytes_max: int | None = None) -> None:
         nonlocal stepped
         stepped = True
-        seen.append(turns)
+        seen.append(rounds.count)
         real_step(source, bytes_max)
 
     def take(source: KvSource, payload_bytes_max: int, rows_max: int) -> Batch | None:
         nonlocal stepped
         if not stepped:
-            seen.append(turns)
+            seen.append(rounds.count)
         stepped = False
         return real_take(source, payload_bytes_max, rows_max)
 
@@ -249,11 +243,9 @@ async def test_every_other_task_has_its_turn_between_two_steps(
     less = pb.Predicate.OPERATOR_LESS
     where = pb.Predicate(column="id", operator=less, literals=[pb.Literal(integer=0)])
     query = pb.ScanQuery(table="items", filter=[] if rows_match else [where])
-    async with serving(filled_store(ROWS)) as (_, client), trio.open_nursery() as nursery:
-        nursery.start_soon(take_turns)
+    async with serving(filled_store(ROWS)) as (_, client), counted_rounds() as rounds:
         async with open_scan(client, query=query, credit=1 << 40, batch_rows_max=50) as scan:
             await scan.receive_all()
-        nursery.cancel_scope.cancel()
     assert scan.rows == (ROWS if rows_match else 0)
     assert len(seen) > 5
     # Of two tasks that are due, either may be first: two acts may see the same turn, but not three.
