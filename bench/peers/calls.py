@@ -121,10 +121,23 @@ def caller(commands: Connection) -> None:
     answer_all(commands, lambda calling: _WAYS[calling.way](calling))
 
 
-def shares(calling: Calling) -> list[int]:
+def _shares(calling: Calling) -> list[int]:
     """How many calls each of those in flight makes, one after the other."""
     each, more = divmod(calling.calls, calling.in_flight)
     return [each + (number < more) for number in range(calling.in_flight)]
+
+
+async def measure(call: Any, calling: Calling) -> CallCost:
+    """Call by asyncio."""
+
+    async def call_often(times: int) -> None:
+        for _ in range(times):
+            assert len(await call(PAYLOAD)) == len(PAYLOAD)
+
+    await call_often(WARM_UP)
+    cpu, started = time.process_time(), time.perf_counter()
+    await asyncio.gather(*map(call_often, _shares(calling)))
+    return CallCost.since(started, cpu)
 
 
 def _by_weir(calling: Calling) -> CallCost:
@@ -138,7 +151,7 @@ def _by_weir(calling: Calling) -> CallCost:
             await call_often(WARM_UP)
             cpu, started = time.process_time(), time.perf_counter()
             async with trio.open_nursery() as nursery:
-                for times in shares(calling):
+                for times in _shares(calling):
                     nursery.start_soon(call_often, times)
             return CallCost.since(started, cpu)
 
@@ -159,23 +172,14 @@ def _by_grpcio(calling: Calling) -> CallCost:
             call_often(calling.calls)
         else:
             with futures.ThreadPoolExecutor(calling.in_flight) as pool:
-                list(pool.map(call_often, shares(calling)))
+                list(pool.map(call_often, _shares(calling)))
         return CallCost.since(started, cpu)
 
 
 def _by_grpc_aio(calling: Calling) -> CallCost:
     async def main() -> CallCost:
         async with grpc.aio.insecure_channel(f"127.0.0.1:{calling.port}") as channel:
-            call: Any = channel.unary_unary(PATH)
-
-            async def call_often(times: int) -> None:
-                for _ in range(times):
-                    assert len(await call(PAYLOAD)) == len(PAYLOAD)
-
-            await call_often(WARM_UP)
-            cpu, started = time.process_time(), time.perf_counter()
-            await asyncio.gather(*map(call_often, shares(calling)))
-            return CallCost.since(started, cpu)
+            return await measure(channel.unary_unary(PATH), calling)
 
     return asyncio.run(main())
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
 from typing import TYPE_CHECKING, Any, Final
 
 from grpclib.client import Channel, UnaryUnaryMethod
@@ -11,7 +9,7 @@ from grpclib.const import Cardinality, Handler
 from grpclib.server import Server, Stream
 
 from bench.harness.ports import free_port
-from bench.peers.calls import PATH, PAYLOAD, WARM_UP, CallCost, Calling, shares
+from bench.peers.calls import PATH, CallCost, Calling, measure
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -56,15 +54,6 @@ async def call_all(calling: Calling) -> CallCost:
     """Make the calls, on one connection."""
     channel = Channel("127.0.0.1", calling.port, codec=_CODEC)
     try:
-        call: Any = UnaryUnaryMethod(channel, PATH, bytes, bytes)
-
-        async def call_often(times: int) -> None:
-            for _ in range(times):
-                assert len(await call(PAYLOAD)) == len(PAYLOAD)
-
-        await call_often(WARM_UP)
-        cpu, started = time.process_time(), time.perf_counter()
-        await asyncio.gather(*map(call_often, shares(calling)))
-        return CallCost.since(started, cpu)
+        return await measure(UnaryUnaryMethod(channel, PATH, bytes, bytes), calling)
     finally:
         channel.close()
