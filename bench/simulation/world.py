@@ -196,7 +196,6 @@ class World:
     """
 
     def __init__(self, workload: Workload, images: Path | None = None) -> None:
-        self.workload = workload
         self.history = History()
         self.network = Network(self._told)
         self.serving = Serving(

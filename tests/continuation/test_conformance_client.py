@@ -102,36 +102,27 @@ async def test_item_28_a_close_by_push(to_the_end: bool, autojump_clock: trio.te
     assert sent == (0 if to_the_end else 1)
 
 
+@pytest.mark.parametrize(
+    ("model", "config"),
+    [
+        (SESSION_MODEL, ScannerConfig(sessions_per_bucket_max=1, sessions_max=1)),
+        (PUSH, ScannerConfig(scans_max=1)),
+    ],
+    ids=["session", "push"],
+)
 async def test_item_29_a_refusal_by_a_cap_is_retried_then_surfaces(
-    autojump_clock: trio.testing.MockClock,
+    autojump_clock: trio.testing.MockClock, model: Model, config: ScannerConfig
 ) -> None:
     """With pauses that grow; as soon as there is room the scan runs."""
-    config = ScannerConfig(sessions_per_bucket_max=1, sessions_max=1)
     async with open_virtual_items(config=config) as items:
-        async with open_wire(SESSION_MODEL, items.raw) as wire:
+        async with open_wire(model, items.raw) as wire:
             await wire.open()
             started = trio.current_time()
             with pytest.raises(TooManyScans):
-                await read(SESSION_MODEL.scan(items.table))
+                await read(model.scan(items.table))
             assert trio.current_time() - started > 0.1
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(read, SESSION_MODEL.scan(items.table))
-                await wait_all_tasks_blocked()
-                await wire.release()
-
-
-async def test_item_29_a_push_scan_refused_by_a_cap(autojump_clock: trio.testing.MockClock) -> None:
-    """The same by push."""
-    config = ScannerConfig(scans_max=1)
-    async with open_virtual_items(config=config, retries=3) as items:
-        async with open_wire(PUSH, items.raw) as wire:
-            await wire.open()
-            started = trio.current_time()
-            with pytest.raises(TooManyScans):
-                await read(PUSH.scan(items.table))
-            assert trio.current_time() > started
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(read, PUSH.scan(items.table))
+                nursery.start_soon(read, model.scan(items.table))
                 await wait_all_tasks_blocked()
                 await wire.release()
 

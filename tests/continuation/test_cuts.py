@@ -30,6 +30,7 @@ from tests.support.nightly import everyday
 from tests.support.scans import SCHEMA, released, sample
 
 if TYPE_CHECKING:
+    from bench.cutting.campaign import Tally
     from tests.continuation.conftest import CutPoints
 
 SEED = 4
@@ -149,15 +150,19 @@ async def lookup(client: scanner.Client) -> scanner.Table:
             return await client.table("items")
 
 
-async def test_a_session_past_its_last_page(autojump_clock: trio.testing.MockClock) -> None:
-    """What a session lacks: where the cut takes the last page away it is over. It says so; it never ends short."""
-    rng = random.Random(SEED)
-    (scenario,) = (scenario for scenario in SCENARIOS if scenario.name == "session")
-    async with open_campaign(MemoryStore(), 100, scenario, rng) as campaign:
+async def cut_last_pages(name: str) -> Tally:
+    """Cut a scenario behind each of its last frames."""
+    (scenario,) = (scenario for scenario in SCENARIOS if scenario.name == name)
+    async with open_campaign(MemoryStore(), 100, scenario, random.Random(SEED)) as campaign:
         recording = await campaign.record()
         assert not recording.failed
         down = len(recording.ends[Direction.DOWN])
-        tally = await run_cuts(campaign, [Cut(Direction.DOWN, frames=down - back) for back in range(6)])
+        return await run_cuts(campaign, [Cut(Direction.DOWN, frames=down - back) for back in range(6)])
+
+
+async def test_a_session_past_its_last_page(autojump_clock: trio.testing.MockClock) -> None:
+    """What a session lacks: where the cut takes the last page away it is over. It says so; it never ends short."""
+    tally = await cut_last_pages("session")
 
     assert tally.perfect, str(tally)
     assert 0 < len(tally.refused) < 6
@@ -170,12 +175,7 @@ async def test_a_scan_by_token_past_its_last_page(
     """It can ask for its last page again; a server that lets go of the snapshot at once is found out."""
     if not lingers:
         monkeypatch.setattr(SnapshotPool, "let_linger", lambda *_: False)
-    (scenario,) = (scenario for scenario in SCENARIOS if scenario.name == "token")
-    async with open_campaign(MemoryStore(), 100, scenario, random.Random(SEED)) as campaign:
-        recording = await campaign.record()
-        assert not recording.failed
-        down = len(recording.ends[Direction.DOWN])
-        tally = await run_cuts(campaign, [Cut(Direction.DOWN, frames=down - back) for back in range(6)])
+    tally = await cut_last_pages("token")
 
     assert tally.perfect == lingers, str(tally)
     assert tally.violated == (set() if lingers else {"resumable"})

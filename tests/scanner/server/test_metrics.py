@@ -147,37 +147,29 @@ async def test_a_request_without_an_end_is_dropped() -> None:
         assert "200 OK" in await request(port, "GET /metrics HTTP/1.1\r\n\r\n")
 
 
-async def test_connections_that_say_nothing_keep_no_scrape_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They have their time, and others are answered meanwhile."""
+@pytest.mark.parametrize(
+    ("silent", "answered"), [(20, True), (metrics_http._CONNECTIONS_MAX, False)], ids=["some", "too many"]
+)
+async def test_connections_that_say_nothing(
+    monkeypatch: pytest.MonkeyPatch, silent: int, answered: bool
+) -> None:
+    """They have their time, and others are answered meanwhile; one connection too many is closed, and does not wait."""
     monkeypatch.setattr(metrics_http, "_REQUEST_TIMEOUT_S", 60.0)
     async with (
         serving(filled_store(1)) as (server, _),
         serve_metrics(server.statistics) as port,
         AsyncExitStack() as stack,
     ):
-        silent = [
-            await stack.enter_async_context(await trio.open_tcp_stream("127.0.0.1", port)) for _ in range(20)
-        ]
-        assert "200 OK" in await request(port, "GET /metrics HTTP/1.1\r\n\r\n")
-        await silent[0].send_all(b"GET /metrics HTTP/1.1\r\n\r\n")
-        assert (await silent[0].receive_some()).startswith(b"HTTP/1.1 200 OK")
-
-
-async def test_one_connection_too_many_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It does not wait until another one has ended."""
-    monkeypatch.setattr(metrics_http, "_REQUEST_TIMEOUT_S", 60.0)
-    async with (
-        serving(filled_store(1)) as (server, _),
-        serve_metrics(server.statistics) as port,
-        AsyncExitStack() as stack,
-    ):
-        silent = [
+        first, *_ = [
             await stack.enter_async_context(await trio.open_tcp_stream("127.0.0.1", port))
-            for _ in range(metrics_http._CONNECTIONS_MAX)
+            for _ in range(silent)
         ]
-        assert await request(port, "") == ""
-        await silent[0].send_all(b"GET /metrics HTTP/1.1\r\n\r\n")
-        assert (await silent[0].receive_some()).startswith(b"HTTP/1.1 200 OK")
+        if answered:
+            assert "200 OK" in await request(port, "GET /metrics HTTP/1.1\r\n\r\n")
+        else:
+            assert await request(port, "") == ""
+        await first.send_all(b"GET /metrics HTTP/1.1\r\n\r\n")
+        assert (await first.receive_some()).startswith(b"HTTP/1.1 200 OK")
 
 
 async def test_a_port_in_use_is_one_line() -> None:
