@@ -30,6 +30,7 @@ from scanner.storage.memory.store import MemoryStore
 from scanner.storage.rocksdb.config import Compression, StorageConfig
 from scanner.storage.rocksdb.store import RocksStore
 from scanner.wire import methods
+from tests.support.client import open_client
 from tests.support.conformance import CONFIG, ROWS, open_items, open_virtual_items
 from tests.support.models import (
     ASOF,
@@ -261,13 +262,12 @@ async def test_item_24_a_read_error_is_an_error_of_the_scan(tmp_path: Path, mode
         bucket.flush()
     flip(*file_with(tmp_path, b"name-1201"))
     ids: list[int] = []
-    async with open_server(tmp_path, config=CONFIG) as server:
-        async with scanner.connect(f"127.0.0.1:{server.port}") as client:
-            async with model.scan(await client.table("items")).execute() as batches:
-                with pytest.raises(DataCorrupted):
-                    async for batch in batches:
-                        ids.extend(batch.column("id").to_pylist())
-            await released(server)
+    async with open_client(tmp_path, config=CONFIG) as (client, server):
+        async with model.scan(await client.table("items")).execute() as batches:
+            with pytest.raises(DataCorrupted):
+                async for batch in batches:
+                    ids.extend(batch.column("id").to_pylist())
+        await released(server)
 
     assert 0 < len(ids) < ROWS
     assert ids == list(range(len(ids)))

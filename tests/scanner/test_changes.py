@@ -6,7 +6,7 @@ import datetime
 import itertools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -23,9 +23,12 @@ from scanner.errors import (
     TooManyScans,
 )
 from scanner.server.config import ScannerConfig
-from scanner.server.server import Server, open_server
 from scanner.storage.memory.store import MemoryStore
+from tests.support.client import open_client
 from transport import TransportConfig
+
+if TYPE_CHECKING:
+    from scanner.server.server import Server
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("text", pa.string())])
 BUCKETS = 3
@@ -43,9 +46,11 @@ async def serving(
         TransportConfig(streams_max=streams_max),
     )
     with trio.fail_after(100):
-        async with open_server(MemoryStore(), config=config, transport_config=transport_config) as server:
-            async with scanner.connect(f"{server.host}:{server.port}") as client:
-                yield server, await client.create_table("items", SCHEMA, ["id"], buckets=BUCKETS)
+        async with open_client(MemoryStore(), config=config, transport_config=transport_config) as (
+            client,
+            server,
+        ):
+            yield server, await client.create_table("items", SCHEMA, ["id"], buckets=BUCKETS)
 
 
 def batch(state: State) -> pa.RecordBatch:

@@ -25,6 +25,7 @@ from scanner.server.auth.principals import Credentials, make_token, token_sha256
 from scanner.server.config import ScannerConfig
 from scanner.server.server import Server, open_server
 from scanner.storage.memory.store import MemoryStore
+from tests.support.client import open_client
 from tests.support.scans import open_scan
 
 pytestmark = pytest.mark.socket
@@ -60,10 +61,7 @@ def rows(ids: range, price: float = 0.25) -> pa.Table:
 @asynccontextmanager
 async def serving(path: Path, config: ScannerConfig = CONFIG) -> AsyncIterator[tuple[Server, scanner.Client]]:
     """A server over a directory, and a client of it."""
-    async with (
-        open_server(path, config=config) as server,
-        scanner.connect(f"127.0.0.1:{server.port}") as client,
-    ):
+    async with open_client(path, config=config) as (client, server):
         yield server, client
 
 
@@ -486,10 +484,7 @@ async def test_images_have_bounds(tmp_path: Path) -> None:
 
 async def test_a_store_in_memory_has_no_images() -> None:
     """It says so."""
-    async with (
-        open_server(MemoryStore()) as server,
-        scanner.connect(f"127.0.0.1:{server.port}") as client,
-    ):
+    async with open_client(MemoryStore()) as (client, _):
         await orders(client)
         with pytest.raises(ArgumentInvalid, match="in memory"):
             await client.make_images("orders")

@@ -7,9 +7,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-import scanner
 from scanner import DataCorrupted
-from scanner.server.server import open_server
+from tests.support.client import open_client
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("text", pa.string())])
 
@@ -22,18 +21,18 @@ SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("text", pa.stri
 async def test_a_swapped_bucket_is_refused(tmp_path: Path, one: str, other: str) -> None:
     """Buckets under each other's names answer scans and writes with DATA_CORRUPTED; back in place they are whole."""
     rows = pa.table({"id": list(range(20)), "text": ["boat"] * 20}, schema=SCHEMA)
-    async with open_server(tmp_path) as server, scanner.connect(f"127.0.0.1:{server.port}") as client:
+    async with open_client(tmp_path) as (client, _):
         for name in ("orders", "parcels"):
             await (await client.create_table(name, SCHEMA, ["id"], 2)).write(rows)
     swap(tmp_path / "tables" / one, tmp_path / "tables" / other)
-    async with open_server(tmp_path) as server, scanner.connect(f"127.0.0.1:{server.port}") as client:
+    async with open_client(tmp_path) as (client, _):
         orders = await client.table("orders")
         with pytest.raises(DataCorrupted):
             await orders.new_scan().to_arrow()
         with pytest.raises(DataCorrupted):
             await orders.write(rows)
     swap(tmp_path / "tables" / one, tmp_path / "tables" / other)
-    async with open_server(tmp_path) as server, scanner.connect(f"127.0.0.1:{server.port}") as client:
+    async with open_client(tmp_path) as (client, _):
         found = await (await client.table("orders")).new_scan().to_arrow()
         assert found.sort_by("id") == rows
 

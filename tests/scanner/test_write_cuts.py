@@ -15,7 +15,7 @@ from scanner.server.server import open_server
 from scanner.storage.memory.store import MemoryStore
 from scanner.wire import methods
 from scanner.wire.batches import encode_stream
-from tests.support.client import SCHEMA, rows
+from tests.support.client import SCHEMA, open_client, rows
 from transport import TransportConfig, TransportError
 
 if TYPE_CHECKING:
@@ -191,10 +191,7 @@ def large_row(key: int) -> pa.Table:
 
 async def test_a_writer_goes_on_after_a_write_that_was_cancelled() -> None:
     """What was not sent is not waited for."""
-    async with (
-        open_server(MemoryStore()) as server,
-        scanner.connect(f"127.0.0.1:{server.port}") as client,
-    ):
+    async with open_client(MemoryStore()) as (client, _):
         table = await client.create_table("items", SCHEMA, ["k"], 1)
         async with table.open_writer() as writer:
             with trio.CancelScope() as scope:
@@ -240,10 +237,7 @@ async def test_a_writer_goes_on_after_it_was_cancelled_while_it_sent_again() -> 
 
 async def test_ids_are_used_again_by_one_writer_at_a_time(tmp_path: Path) -> None:
     """Also the id of a writer that failed; and a writer whose block was left sends nothing under it."""
-    async with (
-        open_server(tmp_path / "data") as server,
-        scanner.connect(f"127.0.0.1:{server.port}") as client,
-    ):
+    async with open_client(tmp_path / "data") as (client, _):
         table = await client.create_table("items", SCHEMA, ["k"], 1)
         ids = client._connection.writer_ids
         for first in range(3):
@@ -267,10 +261,7 @@ async def test_ids_are_used_again_by_one_writer_at_a_time(tmp_path: Path) -> Non
 
 async def test_what_a_failed_write_left_comes_too_late_whatever_other_tables_are_written_to() -> None:
     """The next write to its table has its id, though another writer was opened meanwhile."""
-    async with (
-        open_server(MemoryStore()) as server,
-        scanner.connect(f"127.0.0.1:{server.port}") as client,
-    ):
+    async with open_client(MemoryStore()) as (client, _):
         table = await client.create_table("items", SCHEMA, ["k"], 1)
         other = await client.create_table("others", SCHEMA, ["k"], 1)
         with pytest.raises(KeyError):

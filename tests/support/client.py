@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -14,6 +14,7 @@ from scanner.server.server import Server, open_server
 
 if TYPE_CHECKING:
     from scanner.server.config import ScannerConfig
+    from scanner.storage.interface import Store
 
 SCHEMA = pa.schema([("k", pa.int64()), ("text", pa.string()), ("number", pa.float64())])
 
@@ -33,10 +34,10 @@ def rows(count: int, *, first: int = 0, width: int = 20) -> pa.Table:
 
 @asynccontextmanager
 async def open_client(
-    data: Path, config: ScannerConfig | None = None
+    store: Path | Store, config: ScannerConfig | None = None, **options: Any
 ) -> AsyncIterator[tuple[scanner.Client, Server]]:
-    """Serve a directory on a free port, and connect to it."""
-    async with open_server(data, config=config) as server:
+    """Serve a store or a directory on a free port, with options of `open_server`, and connect to it."""
+    async with open_server(store, config=config, **options) as server:
         async with scanner.connect(f"127.0.0.1:{server.port}") as client:
             yield client, server
 

@@ -17,7 +17,6 @@ import scanner.sync
 from scanner.data.digest import checksum
 from scanner.proto.weir.v1 import tables_pb2 as pb
 from scanner.server.config import ScannerConfig
-from scanner.server.server import open_server
 from scanner.storage.memory.store import MemoryStore
 from scanner.wire import methods
 from scanner.wire.batches import encode_stream
@@ -158,7 +157,7 @@ async def test_a_get_is_the_scan_of_the_same_state(tmp_path: Path, kind: str, se
     rng = random.Random(seed)
     buckets = rng.choice([1, 3])
     store = MemoryStore() if kind == "memory" else tmp_path
-    async with open_server(store) as server, scanner.connect(f"127.0.0.1:{server.port}") as client:
+    async with open_client(store) as (client, server):
         table = await client.create_table("pairs", PAIRS, ["name", "amount", "at"], buckets)
         states: list[dict[int, int]] = [dict.fromkeys(range(buckets), 0)]
         schema = PAIRS

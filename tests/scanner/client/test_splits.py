@@ -13,8 +13,8 @@ import trio
 
 import scanner
 import scanner.sync
-from scanner.server.server import open_server
 from scanner.storage.memory.store import MemoryStore
+from tests.support.client import open_client
 from tests.support.scans import SMALL
 from tests.support.server import running_server
 
@@ -45,10 +45,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> MemoryStore | Path:
 @asynccontextmanager
 async def table_of(store: MemoryStore | Path) -> AsyncIterator[scanner.Table]:
     """A table of two buckets with rows in it, at a server."""
-    async with (
-        open_server(store, config=SMALL) as server,
-        scanner.connect(f"{server.host}:{server.port}") as client,
-    ):
+    async with open_client(store, config=SMALL) as (client, _):
         table = await client.create_table("orders", SCHEMA, ["region", "id"], 2)
         await table.write(rows())
         yield table
@@ -139,10 +136,7 @@ async def test_a_closed_bucket_is_opened_for_it(tmp_path: Path) -> None:
     """A server that has just begun has opened nothing yet."""
     async with table_of(tmp_path / "data"):
         pass
-    async with (
-        open_server(tmp_path / "data", config=SMALL) as server,
-        scanner.connect(f"{server.host}:{server.port}") as client,
-    ):
+    async with open_client(tmp_path / "data", config=SMALL) as (client, _):
         assert len(await (await client.table("orders")).split(0, splits=3)) == 3
 
 

@@ -20,16 +20,17 @@ from scanner.client.scan.statistics import BucketProgress
 from scanner.data.changes import ChangeRange
 from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.server.config import ScannerConfig
-from scanner.server.server import Server, open_server
 from scanner.storage.memory.store import MemoryStore
 from scanner.wire.batches import FetchedBatch, encode_fetched, encode_rows, encode_schema
 from tests.scanner.client.scan.test_pull import cut_client
+from tests.support.client import open_client
 from tests.support.scans import SCHEMA, sample
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from scanner.client.scan.table_scan import Batches
+    from scanner.server.server import Server
 
 BUCKETS = 3
 Commit = tuple[bool, frozenset[int]]
@@ -44,10 +45,7 @@ async def serving_items(
     *written: Commit, config: ScannerConfig | None = None, buckets: int = BUCKETS
 ) -> AsyncIterator[tuple[Server, scanner.Table]]:
     """The sample table, with these commits."""
-    async with (
-        open_server(MemoryStore(), config=config or ScannerConfig()) as server,
-        scanner.connect(f"{server.host}:{server.port}") as client,
-    ):
+    async with open_client(MemoryStore(), config=config or ScannerConfig()) as (client, server):
         table = await client.create_table("items", SCHEMA, primary_key=["id"], buckets=buckets)
         for each in written:
             await commit(table, each)

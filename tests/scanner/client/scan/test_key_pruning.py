@@ -14,8 +14,8 @@ from scanner.data.filters import Filter
 from scanner.data.key_ranges import NO_KEYS, is_empty
 from scanner.data.keys import ALL_KEYS, KeyCodec, KeyRange, bucket_of
 from scanner.server.config import ScannerConfig
-from scanner.server.server import open_server
 from scanner.storage.memory.store import MemoryStore
+from tests.support.client import open_client
 
 pytestmark = pytest.mark.socket
 
@@ -35,10 +35,7 @@ CONFIG = ScannerConfig(checkpoint_interval_s=0)
 @asynccontextmanager
 async def orders() -> AsyncIterator[scanner.Table]:
     """A table of eight buckets at a server."""
-    async with (
-        open_server(MemoryStore(), config=CONFIG) as server,
-        scanner.connect(f"{server.host}:{server.port}") as client,
-    ):
+    async with open_client(MemoryStore(), config=CONFIG) as (client, _):
         table = await client.create_table("orders", SCHEMA, ["region", "id"], BUCKETS)
         await table.write(ROWS)
         yield table
@@ -142,10 +139,7 @@ async def test_nothing_can_match_and_the_server_is_asked_all_the_same() -> None:
 
 async def test_a_table_that_was_created_anew_is_another_one() -> None:
     """Its keys have another order, or belong to other buckets: what was known of them is refused, not missing rows."""
-    async with (
-        open_server(MemoryStore(), config=CONFIG) as server,
-        scanner.connect(f"{server.host}:{server.port}") as client,
-    ):
+    async with open_client(MemoryStore(), config=CONFIG) as (client, _):
         table = await client.create_table("orders", SCHEMA, ["region", "id"], BUCKETS)
         await client.drop_table("orders")
         await (await client.create_table("orders", SCHEMA, ["id", "region"], BUCKETS)).write(ROWS)

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 import pytest
@@ -19,9 +19,12 @@ import trio
 import scanner
 import transport
 from scanner.errors import GroupEpochStale
-from scanner.server.server import Server, open_server
+from tests.support.client import open_client
 from tests.support.groups import GROUP, commit
 from tests.support.processes import weir
+
+if TYPE_CHECKING:
+    from scanner.server.server import Server
 
 pytestmark = [pytest.mark.socket, pytest.mark.rocks, pytest.mark.slow]
 
@@ -37,10 +40,7 @@ class _Read(NamedTuple):
 
 @asynccontextmanager
 async def _served(data: Path, port: int = 0) -> AsyncIterator[tuple[Server, scanner.Table]]:
-    async with (
-        open_server(data, port=port) as server,
-        scanner.connect(f"{server.host}:{server.port}") as client,
-    ):
+    async with open_client(data, port=port) as (client, server):
         if not await client.tables():
             await client.create_table("items", SCHEMA, ["id"], 1)
         yield server, await client.table("items")

@@ -19,10 +19,10 @@ from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.server.config import ScannerConfig
 from scanner.server.retention.checkpoints import BucketCheckpoints
 from scanner.server.scan.tokens import MODEL_PUSH, TokenState
-from scanner.server.server import open_server
 from scanner.storage.memory.store import MemoryStore
 from scanner.storage.rocksdb.bucket import RocksBucket
 from scanner.wire.queries import ScanQuery
+from tests.support.client import open_client
 from tests.support.maintenance import open_maintenance
 from tests.support.open_files import open_files
 from tests.support.scans import SCAN, description, failure, filled_store, sample, serving
@@ -51,11 +51,10 @@ async def items(
         park_after_s=0.05,
         snapshot_linger_s=linger_s,
     )
-    async with open_server(store, config=config) as server:
-        async with scanner.connect(f"127.0.0.1:{server.port}") as client:
-            table = await client.create_table("items", description().schema, ["id"], 2)
-            await table.write(sample(range(ROWS)))
-            yield client, table
+    async with open_client(store, config=config) as (client, _):
+        table = await client.create_table("items", description().schema, ["id"], 2)
+        await table.write(sample(range(ROWS)))
+        yield client, table
 
 
 def ids(table: pa.Table) -> list[int]:
@@ -196,10 +195,7 @@ async def test_a_stalled_scan_lets_go_of_the_checkpoint(tmp_path: Path) -> None:
 
 async def test_a_checkpoint_is_scanned_after_a_failed_write(tmp_path: Path) -> None:
     """Also one that is older than the log, by the first who uses the bucket: storage is opened anew for that scan."""
-    async with (
-        open_server(tmp_path, config=ScannerConfig(disk_check_interval_s=1000)) as server,
-        scanner.connect(f"127.0.0.1:{server.port}") as client,
-    ):
+    async with open_client(tmp_path, config=ScannerConfig(disk_check_interval_s=1000)) as (client, server):
         table = await client.create_table("items", description().schema, ["id"], 1)
         await table.write(sample(range(10)))
         await client.checkpoint("items")

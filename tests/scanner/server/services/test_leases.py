@@ -20,6 +20,7 @@ from scanner.server.retention.lease_registry import LEASES_DOCUMENT
 from scanner.server.server import Server, open_server
 from scanner.storage.memory.store import MemoryStore
 from scanner.wire import methods
+from tests.support.client import open_client
 from tests.support.maintenance import refuse
 from tests.support.scans import description, failure, filled_store, mutations, sample, serving
 
@@ -301,24 +302,22 @@ async def test_a_damaged_document_stops_the_start(tmp_path: Path) -> None:
 async def test_leases_and_their_checkpoints_survive_the_server(tmp_path: Path) -> None:
     """After a restart the same lease gives the same rows, while newer checkpoints come and go."""
     config = scanner_config()
-    async with open_server(tmp_path, config=config) as server:
-        async with scanner.connect(f"127.0.0.1:{server.port}") as client:
-            table = await client.create_table("items", description().schema, ["id"], 2)
-            await table.write(sample(range(100)))
-            await client.acquire_lease("items", lease_id="mine")
-    async with open_server(tmp_path, config=config) as server:
-        async with scanner.connect(f"127.0.0.1:{server.port}") as client:
-            table = await client.table("items")
-            for number in range(3):
-                await table.write(sample(range(100 + number * 10, 110 + number * 10)))
-                await client.checkpoint("items")
-            assert (await table.new_scan().with_lease("mine").to_arrow()).num_rows == 100
-            assert (await table.new_scan().with_source("snapshot").to_arrow()).num_rows == 130
-            leased = [each for each in await client.list_checkpoints("items") if each.leases]
-            assert [(each.bucket, each.leases) for each in leased] == [(0, 1), (1, 1)]
-            assert len(await client.list_checkpoints("items")) == 6
-            await client.leases.drop("mine")
-            assert len(await client.list_checkpoints("items")) == 4
+    async with open_client(tmp_path, config=config) as (client, _):
+        table = await client.create_table("items", description().schema, ["id"], 2)
+        await table.write(sample(range(100)))
+        await client.acquire_lease("items", lease_id="mine")
+    async with open_client(tmp_path, config=config) as (client, _):
+        table = await client.table("items")
+        for number in range(3):
+            await table.write(sample(range(100 + number * 10, 110 + number * 10)))
+            await client.checkpoint("items")
+        assert (await table.new_scan().with_lease("mine").to_arrow()).num_rows == 100
+        assert (await table.new_scan().with_source("snapshot").to_arrow()).num_rows == 130
+        leased = [each for each in await client.list_checkpoints("items") if each.leases]
+        assert [(each.bucket, each.leases) for each in leased] == [(0, 1), (1, 1)]
+        assert len(await client.list_checkpoints("items")) == 6
+        await client.leases.drop("mine")
+        assert len(await client.list_checkpoints("items")) == 4
 
 
 @pytest.mark.parametrize("state", [scanner.LeaseState.NEWEST, scanner.LeaseState.LOG])

@@ -29,6 +29,7 @@ from scanner.storage.memory.store import MemoryStore
 from scanner.storage.rocksdb.bucket import RocksBucket
 from scanner.storage.rocksdb.config import StorageConfig
 from scanner.storage.rocksdb.log import cut_files
+from tests.support.client import open_client
 from tests.support.scans import (
     create_table,
     description,
@@ -81,10 +82,7 @@ async def test_what_goes_and_what_stays(caplog: pytest.LogCaptureFixture) -> Non
 async def test_the_disk_of_what_goes_is_given_back_before_the_answer(tmp_path: Path) -> None:
     """Though nothing is written any more."""
     draw = random.Random(1)
-    async with (
-        open_server(tmp_path, storage_config=_SMALL_BUFFERS) as server,
-        scanner.connect(f"127.0.0.1:{server.port}") as admin,
-    ):
+    async with open_client(tmp_path, storage_config=_SMALL_BUFFERS) as (admin, server):
         table = await admin.create_table("items", sample([]).schema, ["id"], buckets=1)
         for number in range(40):
             names = pa.array([draw.randbytes(1000).hex() for _ in range(100)])
@@ -111,7 +109,7 @@ async def test_a_table_that_is_dropped_while_disk_is_given_back(
         return free(bucket)
 
     monkeypatch.setattr(RocksBucket, "free_log", free_later)
-    async with open_server(tmp_path) as server, scanner.connect(f"127.0.0.1:{server.port}") as admin:
+    async with open_client(tmp_path) as (admin, _):
         await admin.create_table("items", sample([]).schema, ["id"], buckets=1)
 
         async def compact() -> None:

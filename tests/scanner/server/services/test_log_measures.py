@@ -18,13 +18,15 @@ from scanner.errors import (
     SnapshotLost,
     TableNotFound,
 )
-from scanner.server.server import Server, open_server
 from scanner.server.services import log_measures
 from scanner.storage.memory.store import MemoryStore
+from tests.support.client import open_client
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
+
+    from scanner.server.server import Server
 
 pytestmark = pytest.mark.socket
 
@@ -39,10 +41,7 @@ def _rows(start: int, stop: int, name: str = "a") -> pa.RecordBatch:
 
 @asynccontextmanager
 async def _items(buckets: int = 1, path: Path | None = None) -> AsyncIterator[tuple[Server, scanner.Table]]:
-    async with (
-        open_server(path or MemoryStore()) as server,
-        scanner.connect(f"127.0.0.1:{server.port}") as client,
-    ):
+    async with open_client(path or MemoryStore()) as (client, server):
         table = await client.create_table("items", _SCHEMA, ["id"], buckets, exist_ok=True)
         yield server, table
 

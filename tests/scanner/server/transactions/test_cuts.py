@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 import trio
@@ -15,9 +15,12 @@ import scanner
 import scanner.server.tables.bucket
 import scanner.storage.rocksdb.opening
 from scanner.server.config import ScannerConfig
-from scanner.server.server import Server, open_server
 from scanner.storage.rocksdb.store import RocksStore
+from tests.support.client import open_client
 from tests.support.transactions import BEFORE, changes, contents, keys, make_table, rows
+
+if TYPE_CHECKING:
+    from scanner.server.server import Server
 
 pytestmark = [pytest.mark.socket, pytest.mark.rocks]
 
@@ -78,22 +81,21 @@ async def _publish_with_images(tmp_path: Path, config: ScannerConfig) -> list[Pa
     (tmp_path / "images").mkdir()
     images = Images(data, tmp_path / "images")
     with RocksStore.open(data) as store:
-        async with open_server(store, config=config, run_blocking=images.run_blocking) as server:
-            async with scanner.connect(f"127.0.0.1:{server.port}") as client:
-                table = await make_table(client)
-                await table.transaction("load", 3).publish({})
-                images.taking = True
-                version = table.transaction("load", 4)
-                await version.stage(rows(NEW), part=0, attempt=2)
-                await version.stage(rows({99: "wrong"}), part=0, attempt=1)
-                await version.stage(keys(DELETED), part=1, attempt=0, operation="delete")
-                assert await contents(table) == BEFORE
-                published = await version.publish({0: 2, 1: 0}, previous_version=3)
-                assert published.decided
-                assert sum(end - start for _, start, end in published.ranges) == 45
-                images.taking = False
-                assert await contents(table) == AFTER
-                assert await changes(table) == CHANGES_AFTER
+        async with open_client(store, config=config, run_blocking=images.run_blocking) as (client, _):
+            table = await make_table(client)
+            await table.transaction("load", 3).publish({})
+            images.taking = True
+            version = table.transaction("load", 4)
+            await version.stage(rows(NEW), part=0, attempt=2)
+            await version.stage(rows({99: "wrong"}), part=0, attempt=1)
+            await version.stage(keys(DELETED), part=1, attempt=0, operation="delete")
+            assert await contents(table) == BEFORE
+            published = await version.publish({0: 2, 1: 0}, previous_version=3)
+            assert published.decided
+            assert sum(end - start for _, start, end in published.ranges) == 45
+            images.taking = False
+            assert await contents(table) == AFTER
+            assert await changes(table) == CHANGES_AFTER
     return images.paths
 
 
@@ -111,30 +113,29 @@ def _restore(image: Path) -> None:
 
 async def _check_image(image: Path, config: ScannerConfig) -> bool:
     """Whether the version was decided there; that the next server then completes it, and else shows nothing of it."""
-    async with open_server(image, config=config) as server:
-        async with scanner.connect(f"127.0.0.1:{server.port}") as client:
-            table = await client.table("t")
-            info = next(iter(await table.transactions()), None)
-            assert set((await contents(table)).items()) <= {*BEFORE.items(), *AFTER.items()}
-            await _wait_applied(server)
-            decided = info is not None and info.decided_version == 4
-            assert await contents(table) == (AFTER if decided else BEFORE)
-            assert await changes(table) == (CHANGES_AFTER if decided else CHANGES_BEFORE)
-            version = table.transaction("load", 4)
-            for part, attempt, given, operation in (
-                (0, 7, rows(NEW), "upsert"),
-                (1, 7, keys(DELETED), "delete"),
-            ):
-                staged = await version.stage(given, part=part, attempt=attempt, operation=operation)  # type: ignore[arg-type]
-                assert staged.decided == decided
-            published = await version.publish({0: 7, 1: 7}, previous_version=3)
-            assert (published.decided, published.previous_unknown) == (not decided, False)
-            assert published.attempts == ({0: 2, 1: 0} if decided else {0: 7, 1: 7})
-            assert sum(end - start for _, start, end in published.ranges) == 45
-            assert await contents(table) == AFTER
-            assert await changes(table) == CHANGES_AFTER
-            [last] = await table.transactions()
-            assert (last.applied, last.stages) == (True, 0)
+    async with open_client(image, config=config) as (client, server):
+        table = await client.table("t")
+        info = next(iter(await table.transactions()), None)
+        assert set((await contents(table)).items()) <= {*BEFORE.items(), *AFTER.items()}
+        await _wait_applied(server)
+        decided = info is not None and info.decided_version == 4
+        assert await contents(table) == (AFTER if decided else BEFORE)
+        assert await changes(table) == (CHANGES_AFTER if decided else CHANGES_BEFORE)
+        version = table.transaction("load", 4)
+        for part, attempt, given, operation in (
+            (0, 7, rows(NEW), "upsert"),
+            (1, 7, keys(DELETED), "delete"),
+        ):
+            staged = await version.stage(given, part=part, attempt=attempt, operation=operation)  # type: ignore[arg-type]
+            assert staged.decided == decided
+        published = await version.publish({0: 7, 1: 7}, previous_version=3)
+        assert (published.decided, published.previous_unknown) == (not decided, False)
+        assert published.attempts == ({0: 2, 1: 0} if decided else {0: 7, 1: 7})
+        assert sum(end - start for _, start, end in published.ranges) == 45
+        assert await contents(table) == AFTER
+        assert await changes(table) == CHANGES_AFTER
+        [last] = await table.transactions()
+        assert (last.applied, last.stages) == (True, 0)
     return decided
 
 
@@ -154,15 +155,14 @@ async def test_backed_up_after_a_durable_step(tmp_path: Path) -> None:
     """The version is staged and published again, behind the one before it, whatever the buckets have of it."""
     for image in (await _publish_with_images(tmp_path, WHOLE))[::2]:
         _restore(image)
-        async with open_server(image) as server:
-            async with scanner.connect(f"127.0.0.1:{server.port}") as client:
-                table = await client.table("t")
-                version = table.transaction("load", 4)
-                await version.stage(rows(NEW), part=0, attempt=7)
-                await version.stage(keys(DELETED), part=1, attempt=0, operation="delete")
-                published = await version.publish({0: 7, 1: 0}, previous_version=3)
-                assert (published.decided, published.previous_unknown) == (True, False)
-                assert await changes(table) == CHANGES_AFTER
+        async with open_client(image) as (client, _):
+            table = await client.table("t")
+            version = table.transaction("load", 4)
+            await version.stage(rows(NEW), part=0, attempt=7)
+            await version.stage(keys(DELETED), part=1, attempt=0, operation="delete")
+            published = await version.publish({0: 7, 1: 0}, previous_version=3)
+            assert (published.decided, published.previous_unknown) == (True, False)
+            assert await changes(table) == CHANGES_AFTER
 
 
 def _records_nothing(*_: object) -> None:

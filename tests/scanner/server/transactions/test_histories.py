@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-import scanner
 from scanner.data.keys import bucket_of
 from scanner.errors import StoreFailed
 from scanner.server.config import ScannerConfig
-from scanner.server.server import open_server
 from scanner.server.transactions.registry import Transactions
 from scanner.storage.memory.bucket import MemoryBucket
 from scanner.storage.memory.store import MemoryStore
+from tests.support.client import open_client
 from tests.support.nightly import everyday
 from tests.support.transactions import BEFORE, BUCKETS, contents, keys, make_table, rows
+
+if TYPE_CHECKING:
+    import scanner
 
 pytestmark = [pytest.mark.socket]
 
@@ -63,10 +65,7 @@ class History:
     async def run(self) -> None:
         """Serve the table by one server after another, each for some steps; then heal all, and see what is there."""
         for number in range(SERVERS):
-            async with (
-                open_server(self._store, config=CONFIG) as server,
-                scanner.connect(f"127.0.0.1:{server.port}") as client,
-            ):
+            async with open_client(self._store, config=CONFIG) as (client, _):
                 self._table = await (client.table("t") if number else make_table(client))
                 for _ in range(STEPS):
                     await self._random.choice([self._publish, self._publish, self._fail])()

@@ -18,14 +18,15 @@ from hypothesis import strategies as st
 import scanner
 from scanner.client.transactions import PartWriter
 from scanner.errors import ArgumentInvalid, ServerUnavailable, StageNotFound, VersionSuperseded
-from scanner.server.server import Server, open_server
 from scanner.server.transactions import registry
 from scanner.server.transactions.stage_writer import StageWriter
 from scanner.server.transactions.verification import Chosen, Verification
 from scanner.storage.memory.store import MemoryStore
+from tests.support.client import open_client
 from tests.support.transactions import BEFORE, contents, keys, make_table, rows
 
 if TYPE_CHECKING:
+    from scanner.server.server import Server
     from scanner.server.transactions.names import VersionKey
     from scanner.storage.transactions import TransactionFiles
 
@@ -48,7 +49,7 @@ class World(NamedTuple):
 @asynccontextmanager
 async def worlds() -> AsyncIterator[World]:
     """One, with `BEFORE` in the table."""
-    async with open_server(MemoryStore()) as server, scanner.connect(f"127.0.0.1:{server.port}") as client:
+    async with open_client(MemoryStore()) as (client, server):
         table = await make_table(client)
         async with scanner.connect(client.endpoint) as other:
             theirs = (await other.table("t")).transaction("load", 1)

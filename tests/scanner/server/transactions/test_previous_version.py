@@ -10,13 +10,11 @@ from typing import Any
 import pytest
 import trio
 
-import scanner
 from scanner.client.calls import call_unary
 from scanner.data.table import TableDescription
 from scanner.errors import ArgumentInvalid, VersionGap, VersionSuperseded
 from scanner.proto.weir.v1 import transactions_pb2 as pb
 from scanner.server.config import ScannerConfig
-from scanner.server.server import open_server
 from scanner.server.tables.catalog import Catalog
 from scanner.server.transactions.names import VersionKey
 from scanner.server.transactions.registry import Published, Transactions
@@ -24,6 +22,7 @@ from scanner.storage.memory.store import MemoryStore
 from scanner.storage.transactions import ALL_KNOWN
 from scanner.tasks import inline
 from scanner.wire import methods
+from tests.support.client import open_client
 from tests.support.transactions import BEFORE, SCHEMA, contents, make_table, rows
 
 DAY_MS = 24 * 3600 * 1000
@@ -67,7 +66,7 @@ async def publish(
 @pytest.mark.socket
 async def test_what_follows_the_newest_is_decided() -> None:
     """And nothing else, however the numbers go on; what is refused stays staged, and can be published knowingly."""
-    async with open_server(MemoryStore()) as server, scanner.connect(f"127.0.0.1:{server.port}") as client:
+    async with open_client(MemoryStore()) as (client, _):
         table = await make_table(client)
         await table.transaction("load", 5).publish({})
         load = table.transaction("load", 9)
@@ -91,7 +90,7 @@ async def test_what_follows_the_newest_is_decided() -> None:
 @pytest.mark.socket
 async def test_what_is_decided_is_not_compared_again() -> None:
     """A version that is asked for again is answered whatever it names, and an older one is superseded."""
-    async with open_server(MemoryStore()) as server, scanner.connect(f"127.0.0.1:{server.port}") as client:
+    async with open_client(MemoryStore()) as (client, _):
         table = await make_table(client)
         await table.transaction("load", 7).publish({})
         for previous in (6, 2):
@@ -104,7 +103,7 @@ async def test_what_is_decided_is_not_compared_again() -> None:
 @pytest.mark.socket
 async def test_the_version_before_is_a_smaller_one() -> None:
     """Anything else is refused by the client, and by the server to any other client."""
-    async with open_server(MemoryStore()) as server, scanner.connect(f"127.0.0.1:{server.port}") as client:
+    async with open_client(MemoryStore()) as (client, _):
         load = (await make_table(client)).transaction("load", 7)
         wrong: tuple[Any, ...] = (7, 8, -1, 1.5, True)
         for previous in wrong:
@@ -188,7 +187,7 @@ async def test_a_name_that_is_used_once() -> None:
 @pytest.mark.socket
 async def test_a_restored_table_knows_what_its_buckets_have(tmp_path: Path) -> None:
     """No backup has decisions. Any bucket may be the one that has the newest version, and empty versions count."""
-    async with open_server(tmp_path) as server, scanner.connect(f"127.0.0.1:{server.port}") as client:
+    async with open_client(tmp_path) as (client, _):
         table = await make_table(client)
         for version, keys in enumerate([range(100, 140), [100], [103]]):
             load = table.transaction("load", version)
@@ -198,7 +197,7 @@ async def test_a_restored_table_knows_what_its_buckets_have(tmp_path: Path) -> N
         # The others have older versions of this name.
         assert [each.bucket for each in published.ranges] == [1]
     lose_decisions(tmp_path)
-    async with open_server(tmp_path) as server, scanner.connect(f"127.0.0.1:{server.port}") as client:
+    async with open_client(tmp_path) as (client, _):
         table = await client.table("t")
         for name in ("load", "empty"):
             for version in (4, 60):

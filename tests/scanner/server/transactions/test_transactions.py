@@ -6,10 +6,10 @@ import functools
 import json
 import logging
 import threading
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager, closing
+from collections.abc import Callable
+from contextlib import AsyncExitStack, closing
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import psutil
 import pyarrow as pa
@@ -40,7 +40,6 @@ from scanner.errors import (
 from scanner.proto.weir.v1 import transactions_pb2 as pb
 from scanner.server.auth.access import CredentialsFile
 from scanner.server.config import ScannerConfig
-from scanner.server.server import Server, open_server
 from scanner.server.tables.catalog import Catalog, ServedTable
 from scanner.server.transactions import completion
 from scanner.server.transactions.decisions import Decision
@@ -61,8 +60,12 @@ from scanner.tasks import RunBlocking, inline
 from scanner.wire import methods
 from scanner.wire.batches import encode_stream
 from tests.scanner.server.auth import test_access as access
+from tests.support.client import open_client
 from tests.support.transactions import BEFORE, SCHEMA, changes, contents, keys, make_table, rows
 from transport import CallFailed
+
+if TYPE_CHECKING:
+    from scanner.server.server import Server
 
 pytestmark = [pytest.mark.socket]
 
@@ -72,16 +75,6 @@ T = TypeVar("T")
 def found_in(directory: Path, pattern: str) -> list[Path]:
     """Files below a directory."""
     return list(directory.rglob(pattern))
-
-
-@asynccontextmanager
-async def serving(
-    store: MemoryStore | Path, config: ScannerConfig | None = None
-) -> AsyncIterator[tuple[Server, scanner.Client]]:
-    """A server, and a client of it."""
-    async with open_server(store, config=config) as server:
-        async with scanner.connect(f"127.0.0.1:{server.port}") as client:
-            yield server, client
 
 
 @pytest.mark.rocks
@@ -98,7 +91,7 @@ async def test_a_table_that_is_dropped_while_its_version_is_applied(
         return begin(*arguments)
 
     monkeypatch.setattr(completion, "_begin", begin_late)
-    async with serving(tmp_path) as (_, client), trio.open_nursery() as nursery:
+    async with open_client(tmp_path) as (client, _), trio.open_nursery() as nursery:
         table = await client.create_table("t", SCHEMA, ["id"], 1)
         version = table.transaction("load", 1)
         await version.stage(rows(BEFORE), part=0, attempt=0)
@@ -116,7 +109,7 @@ async def test_a_table_that_is_dropped_while_its_version_is_applied(
 
 async def test_no_more_parts_than_a_version_may_have() -> None:
     """Counted as they were sent, before any of them is looked at."""
-    async with serving(MemoryStore(), ScannerConfig(transaction_parts_max=3)) as (_, client):
+    async with open_client(MemoryStore(), ScannerConfig(transaction_parts_max=3)) as (client, _):
         version = (await make_table(client)).transaction("load", 1)
         with pytest.raises(ArgumentInvalid, match="4 parts is too large; 3 are allowed"):
             await version.publish(dict.fromkeys(range(4), 0))
@@ -126,7 +119,7 @@ async def test_no_more_parts_than_a_version_may_have() -> None:
 
 async def test_rows_are_seen_when_they_are_published() -> None:
     """Not in scans, not in tails, not in offsets before; then all of them, in the order of each part."""
-    async with serving(MemoryStore()) as (_, client):
+    async with open_client(MemoryStore()) as (client, _):
         table = await make_table(client)
         offsets = await table.offsets()
         version = table.transaction("load", 0)
@@ -149,7 +142,7 @@ async def test_rows_are_seen_when_they_are_published() -> None:
 
 async def test_a_version_is_decided_once() -> None:
     """Whoever publishes it again gets what was decided, whatever he names; what he stages is not kept."""
-    async with serving(MemoryStore()) as (_, client):
+    async with open_client(MemoryStore()) as (client, _):
         table = await make_table(client)
         version = table.transaction("load", 5)
         await version.stage(rows({50: "a"}), part=0, attempt=0)
@@ -186,7 +179,7 @@ async def test_a_table_that_is_dropped_meanwhile(
         missed.wait()
         return marked
 
-    async with serving(tmp_path) as (_, client):
+    async with open_client(tmp_path) as (client, _):
         version = (await make_table(client)).transaction("load", 1)
         await version.stage(rows({1: "new"}), part=0, attempt=0)
         monkeypatch.setattr(RocksTransactionFiles, opened, open_late)
@@ -207,7 +200,7 @@ async def test_a_table_that_is_dropped_meanwhile(
 
 async def test_two_publishers_race() -> None:
     """One decides; both are told the same."""
-    async with serving(MemoryStore()) as (_, client):
+    async with open_client(MemoryStore()) as (client, _):
         table = await make_table(client)
         for number in range(5):
             version = table.transaction("load", number)
@@ -231,7 +224,7 @@ async def test_two_publishers_race() -> None:
 
 async def test_an_older_version_is_superseded() -> None:
     """It is neither staged nor published nor aborted, and what it had staged is gone; other names are not affected."""
-    async with serving(MemoryStore()) as (_, client):
+    async with open_client(MemoryStore()) as (client, _):
         table = await make_table(client)
         old, new = table.transaction("load", 1), table.transaction("load", 2)
         await old.stage(rows({50: "old"}), part=0, attempt=0)
@@ -252,7 +245,7 @@ async def test_an_older_version_is_superseded() -> None:
 
 async def test_parts_that_touch_one_key_are_refused() -> None:
     """With the key and the parts; nothing was decided, and another choice can be."""
-    async with serving(MemoryStore()) as (_, client):
+    async with open_client(MemoryStore()) as (client, _):
         table = await make_table(client)
         version = table.transaction("load", 1)
         await version.stage(rows(dict.fromkeys(range(30), "a")), part=0, attempt=0)
@@ -268,7 +261,7 @@ async def test_parts_that_touch_one_key_are_refused() -> None:
 async def test_parts_that_touch_a_key_that_python_has_no_value_for_are_refused() -> None:
     """With what is stored of it."""
     far = pa.table({"at": pa.array([10**12], pa.int64()).view(pa.timestamp("s"))})
-    async with serving(MemoryStore()) as (_, client):
+    async with open_client(MemoryStore()) as (client, _):
         table = await client.create_table("far", far.schema, primary_key=["at"], buckets=1)
         version = table.transaction("load", 1)
         for part in range(2):
@@ -279,7 +272,7 @@ async def test_parts_that_touch_a_key_that_python_has_no_value_for_are_refused()
 
 async def test_an_attempt_that_staged_nothing_is_refused() -> None:
     """Nothing is decided; aborting frees what there is, and is refused once it is decided."""
-    async with serving(MemoryStore()) as (server, client):
+    async with open_client(MemoryStore()) as (client, server):
         table = await make_table(client)
         version = table.transaction("load", 1)
         await version.stage(rows({50: "a"}), part=0, attempt=0)
@@ -296,7 +289,7 @@ async def test_an_attempt_that_staged_nothing_is_refused() -> None:
 
 async def test_an_abort_of_what_nobody_has_staged_frees_nothing() -> None:
     """It is no error, as any repetition of an abort."""
-    async with serving(MemoryStore()) as (_, client):
+    async with open_client(MemoryStore()) as (client, _):
         table = await make_table(client)
         assert await table.transaction("load", 1).abort() == 0
 
@@ -304,7 +297,7 @@ async def test_an_abort_of_what_nobody_has_staged_frees_nothing() -> None:
 @pytest.mark.parametrize("more", [False, True])
 async def test_an_abort_ends_the_stages_that_are_being_written(more: bool) -> None:
     """Whoever stages is told, at its next rows or at its end; what it begins later counts, as do other versions."""
-    async with serving(MemoryStore()) as (server, client):
+    async with open_client(MemoryStore()) as (client, server):
         table = await make_table(client)
         version, other = table.transaction("load", 1), table.transaction("load", 2)
         async with other.part(0, 0) as of_another:
@@ -325,7 +318,7 @@ async def test_an_abort_ends_the_stages_that_are_being_written(more: bool) -> No
 
 async def test_what_is_not_finished_is_not_staged() -> None:
     """A block that raises, rows that do not fit, a part that is closed: nothing of it counts."""
-    async with serving(MemoryStore()) as (server, client):
+    async with open_client(MemoryStore()) as (client, server):
         table = await make_table(client)
         version = table.transaction("load", 1)
         with pytest.raises(ZeroDivisionError):
@@ -352,7 +345,7 @@ async def test_what_is_not_finished_is_not_staged() -> None:
 @pytest.mark.rocks
 async def test_a_stage_that_is_given_up_leaves_no_file(tmp_path: Path) -> None:
     """Neither in its directory nor open; what is staged beside it stays."""
-    async with serving(tmp_path) as (server, client):
+    async with open_client(tmp_path) as (client, server):
         version = (await make_table(client)).transaction("load", 1)
         await version.stage(rows({50: "a"}), part=0, attempt=0)
         before = server.statistics().transaction_stage_bytes
@@ -381,7 +374,7 @@ async def _wait_settled(server: Server) -> None:
 @pytest.mark.parametrize(("name", "version"), [("", 1), ("a b", 1), ("x" * 101, 1), ("x", -1), ("x", 2**63)])
 async def test_a_name_or_version_that_cannot_be(name: str, version: int) -> None:
     """One line says what may be."""
-    async with serving(MemoryStore()) as (_, client):
+    async with open_client(MemoryStore()) as (client, _):
         table = await make_table(client)
         with pytest.raises(ArgumentInvalid, match="a transaction's"):
             await table.transaction(name, version).publish({})
@@ -389,7 +382,7 @@ async def test_a_name_or_version_that_cannot_be(name: str, version: int) -> None
 
 async def test_a_table_of_the_same_name_takes_nothing() -> None:
     """Rows that were meant for a table that was dropped go nowhere."""
-    async with serving(MemoryStore()) as (_, client):
+    async with open_client(MemoryStore()) as (client, _):
         table = await make_table(client)
         version = table.transaction("load", 1)
         await version.stage(rows({50: "a"}), part=0, attempt=0)
@@ -411,7 +404,10 @@ async def test_a_table_of_the_same_name_takes_nothing() -> None:
 
 async def test_stages_have_a_cap() -> None:
     """What is above it is refused and not kept; aborting makes room."""
-    async with serving(MemoryStore(), ScannerConfig(transaction_stage_bytes_max=4000)) as (server, client):
+    async with open_client(MemoryStore(), ScannerConfig(transaction_stage_bytes_max=4000)) as (
+        client,
+        server,
+    ):
         async with scanner.connect(client.endpoint, retries=0) as impatient:
             table = await make_table(client)
             version = (await impatient.table("t")).transaction("load", 1)
@@ -431,7 +427,7 @@ async def test_stages_have_a_cap() -> None:
 
 async def test_names_have_a_cap() -> None:
     """The next one is refused; those that are known go on."""
-    async with serving(MemoryStore(), ScannerConfig(transaction_names_max=2)) as (_, client):
+    async with open_client(MemoryStore(), ScannerConfig(transaction_names_max=2)) as (client, _):
         table = await make_table(client)
         for name in "ab":
             await table.transaction(name, 1).publish({})
@@ -814,7 +810,7 @@ async def test_a_stage_that_ends_while_its_version_is_decided_is_not_kept() -> N
 async def test_a_name_of_which_nothing_is_left_is_forgotten(tmp_path: Path) -> None:
     """A writer that failed leaves no name, and no directory."""
     config = ScannerConfig(transaction_name_ttl_s_min=0.001, transaction_sweep_interval_s=0.001)
-    async with serving(tmp_path, config) as (_, client):
+    async with open_client(tmp_path, config) as (client, _):
         table = await make_table(client)
         with pytest.raises(ZeroDivisionError):
             async with table.transaction("once:a", 0).part(0, 0) as writer:
@@ -830,12 +826,12 @@ async def test_a_name_of_which_nothing_is_left_is_forgotten(tmp_path: Path) -> N
 @pytest.mark.rocks
 async def test_directories_that_a_crash_left_empty_go(tmp_path: Path) -> None:
     """A stage that was being written goes at the next start, and with it the directory of its name."""
-    async with serving(tmp_path) as (_, client):
+    async with open_client(tmp_path) as (client, _):
         table = await make_table(client)
         await table.transaction("b", 0).stage(rows({50: "a"}), part=0, attempt=0)
     [stage] = found_in(tmp_path, "*.stage")
     stage.rename(stage.with_name(f"{stage.name}~"))
-    async with serving(tmp_path) as (_, client):
+    async with open_client(tmp_path) as (client, _):
         assert await (await client.table("t")).transactions() == []
         assert found_in(tmp_path, "of-*") == []
 
@@ -852,7 +848,7 @@ async def test_overwriting_leaves_what_was_staged(
     """Every other row is deleted, once, in buckets without a share too; so are keys that were staged as deletes."""
     overwriting = functools.partial(deletions, keys_max=keys_max)
     monkeypatch.setattr("scanner.server.transactions.completion.deletions", overwriting)
-    async with serving(MemoryStore() if where == "memory" else tmp_path) as (_, client):
+    async with open_client(MemoryStore() if where == "memory" else tmp_path) as (client, _):
         table = await make_table(client)
         scanned = table.new_scan()
         version = table.transaction("load", 1)
@@ -871,16 +867,16 @@ async def test_overwriting_leaves_what_was_staged(
 @pytest.mark.rocks
 async def test_stages_survive_a_restart(tmp_path: Path) -> None:
     """They are published by the next server, in their order; and what was decided is still known."""
-    async with serving(tmp_path) as (_, client):
+    async with open_client(tmp_path) as (client, _):
         table = await make_table(client)
         version = table.transaction("load", 1)
         for number in range(12):
             await version.stage(rows({50: f"{number}"}), part=0, attempt=0)
-    async with serving(tmp_path) as (_, client):
+    async with open_client(tmp_path) as (client, _):
         table = await client.table("t")
         published = await table.transaction("load", 1).publish({0: 0})
         assert (await contents(table))[50] == "11"
-    async with serving(tmp_path) as (_, client):
+    async with open_client(tmp_path) as (client, _):
         again = await (await client.table("t")).transaction("load", 1).publish({})
         assert (again.decided, again.attempts, again.ranges) == (False, {0: 0}, published.ranges)
 
@@ -888,7 +884,7 @@ async def test_stages_survive_a_restart(tmp_path: Path) -> None:
 @pytest.mark.rocks
 async def test_a_damaged_stage_is_found_before_the_decision(tmp_path: Path) -> None:
     """Publishing it fails, nothing is decided, and staged anew it can be."""
-    async with serving(tmp_path) as (_, client):
+    async with open_client(tmp_path) as (client, _):
         table = await make_table(client)
         version = table.transaction("load", 1)
         await version.stage(rows(dict.fromkeys(range(50, 90), "x" * 50)), part=0, attempt=0)
@@ -909,12 +905,12 @@ async def test_a_damaged_stage_is_found_before_the_decision(tmp_path: Path) -> N
 @pytest.mark.rocks
 async def test_a_damaged_decision_is_reported_and_harms_no_other_table(tmp_path: Path) -> None:
     """Transactions of its table are refused, since nobody knows what was decided; its rows and other tables are not."""
-    async with serving(tmp_path) as (_, client):
+    async with open_client(tmp_path) as (client, _):
         await (await make_table(client)).transaction("load", 1).publish({})
         await make_table(client, "other")
     [decision] = found_in(tmp_path, "decision.json")
     decision.write_bytes(decision.read_bytes()[:-3] + b"9}\n")
-    async with serving(tmp_path) as (_, client):
+    async with open_client(tmp_path) as (client, _):
         table = await client.table("t")
         with pytest.raises(DataCorrupted):
             await table.transaction("load", 2).publish({})
@@ -925,14 +921,14 @@ async def test_a_damaged_decision_is_reported_and_harms_no_other_table(tmp_path:
 @pytest.mark.rocks
 async def test_a_restored_bucket_that_knows_more_supersedes(tmp_path: Path) -> None:
     """No backup has decisions, so what a bucket has applied itself tells that a version is old."""
-    async with serving(tmp_path) as (_, client):
+    async with open_client(tmp_path) as (client, _):
         table = await make_table(client)
         version = table.transaction("load", 3)
         await version.stage(rows(dict.fromkeys(range(50, 90), "x")), part=0, attempt=0)
         await version.publish({0: 0})
     [decision] = found_in(tmp_path, "decision.json")
     decision.unlink()
-    async with serving(tmp_path) as (_, client):
+    async with open_client(tmp_path) as (client, _):
         table = await client.table("t")
         with pytest.raises(VersionSuperseded, match="has applied version 3"):
             await table.transaction("load", 2).publish({})
@@ -945,7 +941,7 @@ async def test_a_restored_bucket_that_knows_more_supersedes(tmp_path: Path) -> N
 
 async def test_a_publisher_whose_answer_is_lost_publishes_again() -> None:
     """Cancelled anywhere on the way, the version is decided or not; what he gets next says what happened."""
-    async with serving(MemoryStore()) as (_, client):
+    async with open_client(MemoryStore()) as (client, _):
         table = await make_table(client)
         for number in range(12):
             version = table.transaction("load", number)
@@ -983,7 +979,7 @@ async def test_a_decision_whose_writing_failed_is_looked_up(
             raise StoreFailed("the directory was not synced")
 
     monkeypatch.setattr(RocksTransactionFiles, "write_decision", write)
-    async with serving(tmp_path) as (_, client):
+    async with open_client(tmp_path) as (client, _):
         table = await make_table(client)
         version = table.transaction("load", 1)
         await version.stage(rows({50: "a"}), part=0, attempt=0)
@@ -1012,7 +1008,7 @@ async def test_a_decision_whose_writing_failed_comes_before_the_next(
             raise StoreFailed("the directory was not synced")
 
     monkeypatch.setattr(RocksTransactionFiles, "write_decision", write)
-    async with serving(tmp_path) as (_, client):
+    async with open_client(tmp_path) as (client, _):
         table = await make_table(client)
         for name in ("z", "a"):
             await table.transaction(name, 1).stage(rows(dict.fromkeys(range(30), name)), part=0, attempt=0)
@@ -1036,22 +1032,19 @@ async def test_what_gets_its_place_first_is_decided_first() -> None:
                 await go_on.wait()
         return function()
 
-    async with open_server(MemoryStore(), run_blocking=run_blocking) as server:
-        async with scanner.connect(f"127.0.0.1:{server.port}") as client:
-            table = await make_table(client)
-            for name in ("z", "a"):
-                await table.transaction(name, 1).stage(
-                    rows(dict.fromkeys(range(30), name)), part=0, attempt=0
-                )
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(table.transaction("a", 1).publish, {0: 0})
-                await verified.wait()
-                nursery.start_soon(table.transaction("z", 1).publish, {0: 0})
-                await writing.wait()
-                decide.set()
-                await trio.testing.wait_all_tasks_blocked()
-                write.set()
-            assert await contents(table) == dict.fromkeys(range(30), "a")
+    async with open_client(MemoryStore(), run_blocking=run_blocking) as (client, _):
+        table = await make_table(client)
+        for name in ("z", "a"):
+            await table.transaction(name, 1).stage(rows(dict.fromkeys(range(30), name)), part=0, attempt=0)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(table.transaction("a", 1).publish, {0: 0})
+            await verified.wait()
+            nursery.start_soon(table.transaction("z", 1).publish, {0: 0})
+            await writing.wait()
+            decide.set()
+            await trio.testing.wait_all_tasks_blocked()
+            write.set()
+        assert await contents(table) == dict.fromkeys(range(30), "a")
 
 
 async def test_rights_are_those_of_writing() -> None:
@@ -1099,7 +1092,7 @@ async def test_a_stage_without_the_right_is_not_finished(tmp_path: Path) -> None
 @pytest.mark.parametrize("behind", ["rows", "finish"])
 async def test_a_stage_that_goes_on_behind_its_finish_is_refused(behind: str) -> None:
     """What is sent behind the finish is not dropped without a word, whatever it is: nothing of the stage is kept."""
-    async with serving(MemoryStore()) as (server, client):
+    async with open_client(MemoryStore()) as (client, server):
         table = await client.create_table("t", SCHEMA, ["id"], 1)
         version = pb.TransactionVersion(table="t", table_id=table.table_id, name="load", version=1)
         upsert = pb.StageRows(
@@ -1177,7 +1170,7 @@ async def test_stages_that_are_opened_in_one_millisecond(
 async def test_a_session_is_of_one_stage(tmp_path: Path) -> None:
     """The same rows again count once, in whatever pieces; other rows are not dropped without a word."""
     other = "stage of 2 rows is that of one of 3 rows"
-    async with serving(tmp_path) as (server, client):
+    async with open_client(tmp_path) as (client, server):
         table = await client.create_table("t", SCHEMA, ["id"], 2)
         version = pb.TransactionVersion(table="t", table_id=table.table_id, name="load", version=1)
         first = await send_stage(server, version, {1: "x", 2: "y", 3: "z"})
@@ -1188,7 +1181,7 @@ async def test_a_session_is_of_one_stage(tmp_path: Path) -> None:
         for third in others:
             with pytest.raises(CallFailed, match="stage of 3 rows is that of one of other rows"):
                 await send_stage(server, version, {1: "x", 2: "y"}, third)
-    async with serving(tmp_path) as (server, client):
+    async with open_client(tmp_path) as (client, server):
         with pytest.raises(CallFailed, match=other):
             await send_stage(server, version, {4: "x", 5: "y"})
         table = await client.table("t")
@@ -1202,7 +1195,7 @@ async def test_a_share_that_replaces_more_than_an_entry_holds(
 ) -> None:
     """It is small itself, and applied in pieces all the same; tails get it whole."""
     monkeypatch.setattr("scanner.storage.rocksdb.commits.ENTRY_BYTES_MAX", 2000)
-    async with serving(tmp_path) as (_, client):
+    async with open_client(tmp_path) as (client, _):
         table = await client.create_table("t", SCHEMA, ["id"], 1)
         for start in range(0, 40, 4):
             await table.write(rows(dict.fromkeys(range(start, start + 4), "x" * 400)))
@@ -1230,7 +1223,7 @@ async def test_a_share_that_fails_half_way_is_undone_and_applied_again(
         real_commit(self, *args, **kwargs)
 
     monkeypatch.setattr(RocksBucket, "commit_prepared", commit)
-    async with serving(tmp_path, config) as (server, client):
+    async with open_client(tmp_path, config) as (client, server):
         table = await make_table(client)
         version = table.transaction("load", 1)
         await version.stage(rows(dict.fromkeys(range(50), "x" * 50)), part=0, attempt=0)
@@ -1266,7 +1259,7 @@ async def test_what_is_decided_first_is_applied_first(
 
     monkeypatch.setattr(RocksBucket, "commit_prepared", commit)
     async with AsyncExitStack() as stack:
-        _, client = await stack.enter_async_context(serving(tmp_path))
+        client, _ = await stack.enter_async_context(open_client(tmp_path))
         table = await make_table(client)
         for name in ("z", "a"):
             await table.transaction(name, 1).stage(rows(dict.fromkeys(range(30), name)), part=0, attempt=0)
@@ -1282,7 +1275,7 @@ async def test_what_is_decided_first_is_applied_first(
                 del decision["order"]
                 decision["decided_ms"] -= decision["name"] == "z"  # It may have been the same millisecond.
                 write_sealed(path, json.dumps(decision).encode())
-            _, client = await stack.enter_async_context(serving(tmp_path))
+            client, _ = await stack.enter_async_context(open_client(tmp_path))
             table = await client.table("t")
             with pytest.raises(StoreFailed, match="version 1 of transaction 'z' of table 't' is decided"):
                 await publish(table, "a")
@@ -1305,7 +1298,7 @@ async def test_a_version_whose_stage_is_damaged_holds_up_its_name_alone(
         return real_open(self, key)
 
     monkeypatch.setattr(RocksTransactionFiles, "open_source", open_source)
-    async with serving(tmp_path) as (_, client):
+    async with open_client(tmp_path) as (client, _):
         table = await make_table(client)
         for name in ("z", "a"):
             await table.transaction(name, 1).stage(rows(dict.fromkeys(range(30), name)), part=0, attempt=0)
