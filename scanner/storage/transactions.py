@@ -250,7 +250,7 @@ def mutation_frames(routed: Mapping[int, Sequence[Mutation]]) -> Iterator[tuple[
     """
     for bucket, mutations in sorted(routed.items()):
         for piece in in_pieces(Mutations.of(mutations), _FRAME_BYTES):
-            yield _frame(bucket, len(piece), _encode_body(piece)), len(piece)
+            yield _frame(bucket, len(piece), b"".join(_parts_of_body(piece))), len(piece)
 
 
 def in_pieces(mutations: Mutations, bytes_max: int) -> Iterator[Mutations]:
@@ -412,10 +412,6 @@ def _read_header(source: StageSource, at: int, where: str) -> tuple[int, int, in
     if size > min(FRAME_BYTES_MAX, source.size - at - _HEADER.size):
         raise DataCorrupted(f"{where} is cut off: a frame of {size} octets begins at octet {at}")
     return kind, count, size, crc
-
-
-def _encode_body(mutations: Mutations) -> bytes:
-    return b"".join(_parts_of_body(mutations))
 
 
 def _parts_of_body(mutations: Mutations) -> list[bytes]:

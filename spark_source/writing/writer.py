@@ -128,12 +128,12 @@ class StreamWriter(OfOneRelease, DataSourceStreamArrowWriter):
 
 
 def plan_save(schema: StructType, options: WriteOptions, *, overwrite: bool) -> SaveWriter:
-    """Check a save, and make its writer; see `_plan` for what it raises."""
+    """Check a save, and make its writer; see `WeirDataSource.writer` for what it raises."""
     return SaveWriter(options, _plan(schema, options, open_client, overwrite=overwrite))
 
 
 def plan_stream(schema: StructType, options: WriteOptions, *, overwrite: bool) -> StreamWriter:
-    """Check a micro-batch, and make its writer; see `_plan` for what it raises.
+    """Check a micro-batch, and make its writer; see `WeirDataSource.writer` for what it raises.
 
     Waits: For half a minute, if the server is away: it may be the batch of a query that has run for weeks.
     """
@@ -147,15 +147,7 @@ def _plan(
     *,
     overwrite: bool,
 ) -> WritePlan:
-    """What the tasks are to do.
-
-    Raises:
-        SourceSchemaError: A column is missing, is none of the table's, or does not fit.
-        TableNotFound: There is no such table; the message lists those there are.
-        ServerUnavailable: Nobody answers at the endpoint.
-
-    Waits: For the server's description of the table.
-    """
+    """What the tasks are to do. Waits for the server's description of the table."""
     with PlainErrors():
         table = ask(options.target, lambda client: client.table(options.target.table), connect)
         return plan_write(schema, table.description, table.table_id, options, overwrite=overwrite)
