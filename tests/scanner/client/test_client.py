@@ -160,13 +160,6 @@ async def test_endpoints_that_are_none(endpoint: str, message: str) -> None:
     assert "hush" not in str(refused.value)
 
 
-async def test_an_address_is_named_as_it_is_written() -> None:
-    """An IPv6 address stands in brackets, in an error as well."""
-    with pytest.raises(scanner.ServerUnavailable, match=r"no weir server answers at \[::1\]:1:"):
-        async with scanner.connect("[::1]:1"):
-            pass
-
-
 async def test_errors_of_the_block_leave_bare(tmp_path: Path) -> None:
     """An exception passes through client and scan as itself, not in an ExceptionGroup."""
     with pytest.raises(scanner.TableNotFound):

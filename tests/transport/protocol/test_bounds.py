@@ -129,29 +129,26 @@ def test_memory_of_messages_is_counted_until_they_are_taken() -> None:
     assert memory.taken_bytes == 0
 
 
-def test_message_without_room_ends_its_call() -> None:
+@pytest.mark.parametrize(
+    ("memory_bytes", "kept_bytes", "refused"),
+    [
+        (10_000, 9_000, wire.message(bytes(1_000))),
+        # The socket writes into the message itself, and it is to get the rest of its memory.
+        (1 << 20, 500_000, wire.message(bytes(1_000_000))[:150_000]),
+    ],
+    ids=["short", "long"],
+)
+def test_message_without_room_ends_its_call(memory_bytes: int, kept_bytes: int, refused: bytes) -> None:
     """One message more than the memory of a connection takes is refused for now: nothing is wrong with it."""
-    peer = Peer(config=TransportConfig(message_bytes_max=10_000, receive_memory_bytes_max=10_000))
+    config = TransportConfig(message_bytes_max=memory_bytes, receive_memory_bytes_max=memory_bytes)
+    peer = Peer(config=config)
     first = peer.request(1)
     peer.request(3)
-    peer.send(wire.data(1, wire.message(bytes(9_000))))
-    answered = peer.send(wire.data(3, wire.message(bytes(1_000))))
+    peer.send(wire.data(1, wire.message(bytes(kept_bytes))))
+    answered = peer.send(wire.data(3, refused))
     trailers = wire.fields(wire.only(answered, wire.HEADERS, 3)[-1].payload)
     assert ("grpc-status", str(int(StatusCode.UNAVAILABLE))) in trailers
-    assert len(drain_messages(peer.core, first)) == 1
-    assert not peer.failed
-
-
-def test_long_message_without_room_ends_its_call() -> None:
-    """Also where the socket writes into the message itself, and it is to get the rest of its memory."""
-    peer = Peer(config=TransportConfig(message_bytes_max=1 << 20, receive_memory_bytes_max=1 << 20))
-    first = peer.request(1)
-    peer.request(3)
-    peer.send(wire.data(1, wire.message(bytes(500_000))))
-    answered = peer.send(wire.data(3, wire.message(bytes(1_000_000))[:150_000]))
-    trailers = wire.fields(wire.only(answered, wire.HEADERS, 3)[-1].payload)
-    assert ("grpc-status", str(int(StatusCode.UNAVAILABLE))) in trailers
-    assert [len(message) for message in drain_messages(peer.core, first)] == [500_000]
+    assert [len(message) for message in drain_messages(peer.core, first)] == [kept_bytes]
     assert not peer.failed
 
 
