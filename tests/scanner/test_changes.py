@@ -46,10 +46,7 @@ async def serving(
         TransportConfig(streams_max=streams_max),
     )
     with trio.fail_after(100):
-        async with open_client(MemoryStore(), config=config, transport_config=transport_config) as (
-            client,
-            server,
-        ):
+        async with open_client(MemoryStore(), config, transport_config=transport_config) as (client, server):
             yield server, await client.create_table("items", SCHEMA, ["id"], buckets=BUCKETS)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -13,11 +12,11 @@ import pytest
 
 import scanner.sync
 from tests.support.client import SCHEMA, rows
+from tests.support.processes import served_by
 from tests.support.server import running_server
 
 pytestmark = [pytest.mark.socket, pytest.mark.rocks, pytest.mark.slow]
 
-ROOT = Path(__file__).parents[2]
 BUCKETS = 3
 REQUESTS = 8
 ROWS = 30
@@ -46,12 +45,9 @@ sys.exit(run(["serve", "--data", sys.argv[1], "--port", sys.argv[2]]))
 def test_a_write_goes_on_at_the_next_server(tmp_path: Path, kept_port: int, commits: int, late: bool) -> None:
     """Whatever it was killed at, each row is in the table, and each change in the changelog once."""
     data = tmp_path / "data"
-    command = [sys.executable, "-c", DYING, str(commits), str(int(late)), str(data), str(kept_port)]
+    command = (sys.executable, "-c", DYING, commits, int(late), data, kept_port)
     with ExitStack() as stack:
-        process = stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT))
-        stack.callback(process.kill)
-        assert process.stdout is not None
-        endpoint = process.stdout.readline().split()[-1]
+        process, endpoint = stack.enter_context(served_by(*command))
 
         def serve_again() -> int:
             code = process.wait()

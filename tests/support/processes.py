@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 WEIR = [sys.executable, "-m", "scanner.cli"]
@@ -20,11 +20,17 @@ def weir(*words: object) -> subprocess.CompletedProcess[str]:
     )
 
 
-@contextmanager
-def serving(data: Path, *words: object) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def serving(data: Path, *words: object) -> AbstractContextManager[tuple[subprocess.Popen[str], str]]:
     """`weir serve`, on a free port where the words name none, and its address; killed if it outlives the block."""
-    command = [*WEIR, "serve", "--data", str(data), "--port", "0", *map(str, words)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    return served_by(*WEIR, "serve", "--data", data, "--port", 0, *words)
+
+
+@contextmanager
+def served_by(*command: object) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A command that serves, and its address; killed if it outlives the block."""
+    with subprocess.Popen(
+        [*map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
         try:
             assert process.stdout is not None
             line = process.stdout.readline()

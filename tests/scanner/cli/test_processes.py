@@ -23,7 +23,7 @@ import scanner.sync as weir_sync
 from scanner.cli import run
 from scanner.errors import ScannerError
 from tests.support.file_limit import file_size_limit
-from tests.support.processes import TIMEOUT_S, WEIR, serving, weir
+from tests.support.processes import TIMEOUT_S, WEIR, served_by, serving, weir
 from tests.support.server import running_server
 
 if TYPE_CHECKING:
@@ -113,19 +113,14 @@ def close(self):
 RocksStore.close = close
 main(["serve", "--port", "0", "--data", {str(tmp_path / "data")!r}])
 """
-    command = [sys.executable, "-c", program]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
-        try:
-            assert server.stdout is not None
-            assert server.stderr is not None
-            assert server.stdout.readline().startswith("listening on ")
-            server.send_signal(signal.SIGTERM)
-            assert server.stdout.readline() == "closing\n"
-            server.send_signal(number)
-            assert server.wait(TIMEOUT_S) == code
-            assert server.stderr.read() == f"weir: ending; running calls may finish\nweir: {says}\n"
-        finally:
-            server.kill()
+    with served_by(sys.executable, "-c", program) as (server, _):
+        assert server.stdout is not None
+        assert server.stderr is not None
+        server.send_signal(signal.SIGTERM)
+        assert server.stdout.readline() == "closing\n"
+        server.send_signal(number)
+        assert server.wait(TIMEOUT_S) == code
+        assert server.stderr.read() == f"weir: ending; running calls may finish\nweir: {says}\n"
 
 
 def test_interrupted_and_cut_off_scans(loaded: str, weir_here: Weir) -> None:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,12 +11,12 @@ import pytest
 
 import scanner.sync
 from tests.support.nightly import everyday
+from tests.support.processes import served_by, weir
 from tests.support.server import running_server
 from tests.support.transactions import SCHEMA
 
 pytestmark = [pytest.mark.socket, pytest.mark.rocks, pytest.mark.slow]
 
-ROOT = Path(__file__).parents[4]
 ROWS = 4000
 PARTS = 4
 DYING = """
@@ -46,18 +43,6 @@ sys.exit(run(["serve", "--data", sys.argv[1], "--port", "0"]))
 """A server that kills itself before the commit of a share that the first argument counts."""
 
 
-@contextmanager
-def dying_server(data: Path, commits: int) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A process that serves until it has made so many commits of shares."""
-    command = [sys.executable, "-c", DYING, str(commits), str(data)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
-        assert process.stdout is not None
-        try:
-            yield process, process.stdout.readline().split()[-1]
-        finally:
-            process.kill()
-
-
 def part_of(number: int) -> pa.Table:
     """The rows of one part."""
     ids = range(number, ROWS, PARTS)
@@ -67,7 +52,7 @@ def part_of(number: int) -> pa.Table:
 @pytest.mark.parametrize("commits", everyday([0, 1, 13], nightly=[0, 1, 5, 13]))
 def test_killed_after_the_decision_and_nobody_publishes_again(tmp_path: Path, commits: int) -> None:
     """The publisher never gets an answer; the next server completes the version, each row once."""
-    with dying_server(tmp_path / "data", commits) as (process, endpoint):
+    with served_by(sys.executable, "-c", DYING, commits, tmp_path / "data") as (process, endpoint):
         with scanner.sync.connect(endpoint, retries=0) as client:
             table = client.create_table("t", SCHEMA, ["id"], 2)
             version = table.transaction("load", 1)
@@ -76,10 +61,10 @@ def test_killed_after_the_decision_and_nobody_publishes_again(tmp_path: Path, co
             with pytest.raises(scanner.ScannerError):
                 version.publish(dict.fromkeys(range(PARTS), 0))
         assert process.wait() == -signal.SIGKILL
-    doctor = [sys.executable, "-m", "weir", "doctor", str(tmp_path / "data")]
-    said = subprocess.run(doctor, capture_output=True, text=True, cwd=ROOT, check=True).stdout
-    assert ("a transaction was being applied" in said) == (commits > 0)
-    assert " 0 notes in " in said
+    doctor = weir("doctor", tmp_path / "data")
+    assert doctor.returncode == 0
+    assert ("a transaction was being applied" in doctor.stdout) == (commits > 0)
+    assert " 0 notes in " in doctor.stdout
     with running_server(tmp_path / "data") as running:
         running.wait_until(lambda server: not server.statistics().transactions_unapplied)
         with scanner.sync.connect(running.endpoint) as client:

@@ -508,19 +508,26 @@ def test_what_is_cut_and_damaged_stays(
     assert not {Path(file.path) for file in ordered[:5]} & {Path(file.path) for file in _files(bucket)}
 
 
-@pytest.mark.parametrize("number", [0, 4])
-def test_what_is_all_cut_and_damaged_stops_no_writes(
-    of_ten_files: RocksBucket, monkeypatch: pytest.MonkeyPatch, number: int
-) -> None:
-    """The last entry stays until the file is mended; that is damaged is found once for each opening."""
-    monkeypatch.setattr(rocks_bucket, "_FREED_BYTES_MIN", 1)
-    bucket, read, reads = of_ten_files, require_readable, list[int]()
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many files were read each time that some were, to be cut."""
+    read, counts = require_readable, list[int]()
 
     def counted(database: Database, files: list[LogFile], on_chunk: Callable[[], None]) -> None:
-        reads.append(len(files))
+        counts.append(len(files))
         read(database, files, on_chunk)
 
     monkeypatch.setattr(rocks_bucket, "require_readable", counted)
+    return counts
+
+
+@pytest.mark.parametrize("number", [0, 4])
+def test_what_is_all_cut_and_damaged_stops_no_writes(
+    of_ten_files: RocksBucket, monkeypatch: pytest.MonkeyPatch, reads: list[int], number: int
+) -> None:
+    """The last entry stays until the file is mended; that is damaged is found once for each opening."""
+    monkeypatch.setattr(rocks_bucket, "_FREED_BYTES_MIN", 1)
+    bucket = of_ten_files
     path = Path(sorted(_files(bucket), key=lambda file: file.start_key)[number].path)
     flip(path, 20)
     for key in range(100, 106):
@@ -538,17 +545,8 @@ def test_what_is_all_cut_and_damaged_stops_no_writes(
     assert (bucket.log_start, _files(bucket)) == (bucket.log_end, [])
 
 
-def test_what_was_read_before_is_cut_without_reading(
-    of_ten_files: RocksBucket, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_read_before_is_cut_without_reading(of_ten_files: RocksBucket, reads: list[int]) -> None:
     """Nobody commits beside a truncation, and reading a large log takes seconds."""
-    read, reads = require_readable, list[int]()
-
-    def counted(database: Database, files: list[LogFile], on_chunk: Callable[[], None]) -> None:
-        reads.append(len(files))
-        read(database, files, on_chunk)
-
-    monkeypatch.setattr(rocks_bucket, "require_readable", counted)
     assert of_ten_files.log_is_readable()
     of_ten_files.truncate_log(of_ten_files.log_end)
     assert (of_ten_files.log_start, reads) == (30, [10])
