@@ -26,7 +26,7 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -125,11 +125,6 @@ _CLOCK_BEHIND_US = 1_000_000
 _logger = logging.getLogger(__name__)
 
 
-def clock_us() -> int:
-    """Microseconds since 1970 UTC."""
-    return time.time_ns() // 1000
-
-
 class RocksBucket:
     """See `scanner.storage.interface.Bucket`.
 
@@ -140,7 +135,6 @@ class RocksBucket:
         identity: Which bucket of which table it is. One that was made before buckets said so is taken for it, and says
             so from its next commit on.
         create: Make the bucket, which must not exist; else it must.
-        clock: Microseconds since 1970 UTC, for commit timestamps.
         place: The data directory; nothing is written once it or the bucket's was moved. None: it is not looked at.
         space: Of its disk; nothing is written below its reserve. None: it is not looked at.
 
@@ -158,7 +152,6 @@ class RocksBucket:
         identity: bytes,
         *,
         create: bool = False,
-        clock: Callable[[], int] = clock_us,
         place: DirectoryHandle | None = None,
         space: DiskSpace | None = None,
     ) -> None:
@@ -166,7 +159,6 @@ class RocksBucket:
         self._space = space
         self._keys_of = keys_of
         self._identity = identity
-        self._clock = clock
         self._reading = Reading.of(resources.config)
         self._snapshots: set[RocksSnapshot] = set()
         self._readers: set[RocksReader] = set()
@@ -284,7 +276,7 @@ class RocksBucket:
         with self._lifetime.preparing:
             database = self._lifetime.writable()
             self._require_room(0)
-            return self._prepare(database, groups, self._clock() if clock_us is None else clock_us, after_us)
+            return self._prepare(database, groups, _now_us() if clock_us is None else clock_us, after_us)
 
     def commit_prepared(
         self,
@@ -396,7 +388,7 @@ class RocksBucket:
             log_offset = self._state.log_range.end
             history = self._state.lineage.history_of(log_offset)
             checkpoint_id = next_checkpoint_id(database, directory)
-            checkpoint = Checkpoint(checkpoint_id, log_offset, self._clock(), history)
+            checkpoint = Checkpoint(checkpoint_id, log_offset, _now_us(), history)
             batch = WriteBatch(raw_mode=True)
             note_checkpoint(database, batch, checkpoint)
             self._make_durable(database, batch)
@@ -734,3 +726,7 @@ def _put_rows(batch: WriteBatch, family: ColumnFamily, plan: CommitPlan) -> None
             delete(key, family)
         else:
             put(key, row, family)
+
+
+def _now_us() -> int:
+    return time.time_ns() // 1000
