@@ -4,26 +4,24 @@ from __future__ import annotations
 
 import resource
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 
-@contextmanager
-def file_size_limit(limit_bytes: int) -> Iterator[None]:
+def file_size_limit(limit_bytes: int) -> AbstractContextManager[None]:
     """Until the end of the block no file of this process can grow past a limit."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    return _limited(resource.RLIMIT_FSIZE, limit_bytes)
+
+
+def no_more_files() -> AbstractContextManager[None]:
+    """Until the end of the block this process can open no file."""
+    return _limited(resource.RLIMIT_NOFILE, 0)
 
 
 @contextmanager
-def no_more_files() -> Iterator[None]:
-    """Until the end of the block this process can open no file."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+def _limited(kind: int, limit: int) -> Iterator[None]:
+    soft, hard = resource.getrlimit(kind)
+    resource.setrlimit(kind, (limit, hard))
     try:
         yield
     finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        resource.setrlimit(kind, (soft, hard))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import resource
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from hypothesis import strategies as st
 
 from scanner.errors import DataCorrupted, SnapshotLost, StoreFailed
 from scanner.sources.sorted_runs import Entries, FileRun, MemoryRun, MergedRuns, Run, SpillFile, cut
+from tests.support.file_limit import file_size_limit
 
 ANY = 1 << 30
 KEYS = st.binary(min_size=1, max_size=3)
@@ -145,14 +145,9 @@ def test_a_file_is_no_longer_than_it_may_be() -> None:
 
 def test_a_full_disk_is_a_failed_store() -> None:
     """What the system refuses comes as one error, which names the directory."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    with spill_file() as file:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
-        try:
-            with pytest.raises(StoreFailed, match="make room there"):
-                file.append(Entries([b"a"], [bytes(2000)]))
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    with spill_file() as file, file_size_limit(1000):
+        with pytest.raises(StoreFailed, match="make room there"):
+            file.append(Entries([b"a"], [bytes(2000)]))
 
 
 def test_a_directory_that_is_not_there_is_a_failed_store(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -21,6 +20,7 @@ from scanner.storage.rocksdb.catalog import load_catalog
 from scanner.storage.rocksdb.findings import Severity
 from scanner.storage.rocksdb.store import RocksStore
 from scanner.storage.rocksdb.untouched import open_untouched
+from tests.support.file_limit import file_size_limit
 from tests.support.storage_damage import flip
 from tests.support.storage_tables import changes_of, contents, delete, one_bucket, put, puts
 
@@ -124,13 +124,9 @@ def test_a_disk_that_takes_no_more_is_named(data: Path, tmp_path: Path) -> None:
     """The file that could not be written, not the one of the backup; nothing is left."""
     with RocksStore.open(data) as store:
         back_up(store, data, tmp_path / "backups")
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
-    try:
-        with pytest.raises(StoreFailed, match=r"restored/tables/000000/0000/\S+: File too large"):
-            restore(tmp_path / "backups" / FIRST_ID, tmp_path / "restored")
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    full = pytest.raises(StoreFailed, match=r"restored/tables/000000/0000/\S+: File too large")
+    with file_size_limit(1000), full:
+        restore(tmp_path / "backups" / FIRST_ID, tmp_path / "restored")
     assert not (tmp_path / "restored").exists()
 
 
