@@ -31,6 +31,7 @@ _JOIN_BYTES_MAX: Final = 16 * 1024
 _BUFFER_BYTES_MEAN_MIN: Final = 2 * 1024
 """A frame made of smaller buffers, on average, is joined: a vectored write takes few entries (IOV_MAX is 1 024)."""
 _MESSAGE_BYTES_END: Final = 2**32
+_ALLOCATE_BYTES_MIN: Final = 32 * 1024
 
 
 class EndOfMessages:
@@ -88,7 +89,6 @@ class StreamCore:
         receive_window_bytes: int,
         message_bytes_max: int,
         allocate: Callable[[int], Any],
-        allocate_bytes_min: int,
         trusted_bytes: int,
         receive_memory: ReceiveMemory | None,
         now: float,
@@ -105,7 +105,7 @@ class StreamCore:
         # Receiving.
         self.inbox: deque[Any] = deque()
         self.assembler = MessageAssembler(
-            message_bytes_max, allocate, allocate_bytes_min, trusted_bytes, self.inbox, receive_memory
+            message_bytes_max, allocate, _ALLOCATE_BYTES_MIN, trusted_bytes, self.inbox, receive_memory
         )
         self.receive_window = ReceiveWindow(receive_window_bytes)
         self.expecting = False

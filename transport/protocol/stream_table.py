@@ -34,7 +34,6 @@ _CLOSED_REMEMBERED: Final = 1_000
 """Closed streams of which something is kept."""
 _LEFT_S: Final = 10.0
 """How long the peer may take to end a call that was left. Nobody waits for it, but a reset is more work for both."""
-_ALLOCATE_BYTES_MIN: Final = 32 * 1024
 _TRUSTED_BYTES: Final = 64 * 1024
 """Memory that a server takes for a message before any of it has come; a client has chosen its server."""
 
@@ -140,7 +139,6 @@ class StreamTable:
             receive_window_bytes=self.receive_window_bytes,
             message_bytes_max=self._config.message_bytes_max,
             allocate=self._allocate,
-            allocate_bytes_min=_ALLOCATE_BYTES_MIN,
             trusted_bytes=self._config.message_bytes_max if self._client else _TRUSTED_BYTES,
             receive_memory=self.receive_memory,
             now=now,
