@@ -116,8 +116,9 @@ class Visitor:
         if isinstance(error, scanner.TooManyScans):
             return min(config.snapshots_max, config.page_snapshots_per_bucket_max) < FEW
         if isinstance(error, scanner.LeaseNotFound):
-            # It could not be renewed in time.
-            return taken_away(self._workload) or disturbed or self._workload.holds.chance > 0
+            # It could not be renewed in time, or its table was dropped.
+            late = disturbed or self._workload.holds.chance > 0
+            return late or name == PASSING or taken_away(self._workload)
         if isinstance(error, scanner.SlowConsumer):
             return taken_away(self._workload)
         lost = isinstance(error, scanner.SnapshotLost | scanner.OffsetOutOfRange)
