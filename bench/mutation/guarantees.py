@@ -168,16 +168,6 @@ EQUIVALENT: Final[dict[tuple[str, str], str]] = {
         "-super().__init__(headers, body)\n+pass",
     ): "only tells the exception its arguments, for which nobody asks",
     (
-        "transport/protocol/calls.py",
-        '-octets = message[:_MESSAGE_BYTES_MAX].encode("utf-8", "replace")\n'
-        '+octets = message[:].encode("utf-8", "replace")',
-    ): "what is encoded beyond the limit is cut there; h2 strips a space that is the last octet then",
-    (
-        "transport/protocol/calls.py",
-        '-octets = message[:_MESSAGE_BYTES_MAX].encode("utf-8", "replace")\n'
-        '+octets = message[:(_MESSAGE_BYTES_MAX) + 1].encode("utf-8", "replace")',
-    ): "what is encoded beyond the limit is cut there; h2 strips a space that is the last octet then",
-    (
         "transport/protocol/first_message.py",
         "-self.deadline = max(due, now + self._limit_s / 4)\n+self.deadline = max(due, now + self._limit_s / 5)",
     ): "how soon the same streams are looked at again; none ends before it is due",

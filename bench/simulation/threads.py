@@ -58,13 +58,20 @@ class Threads:
         before_s, after_s = self._pause_s(called, "before"), self._pause_s(called, "behind")
         with trio.CancelScope(shield=True), _opening(called):
             await trio.sleep(before_s)
-            self._faults.in_thread = True
             try:
-                result = function()
-            finally:
-                self._faults.in_thread = False
+                result = self._called(function)
+            except Exception:
                 await trio.sleep(after_s)
+                raise
+            await trio.sleep(after_s)
         return result
+
+    def _called(self, function: Callable[[], _Result]) -> _Result:
+        self._faults.in_thread = True
+        try:
+            return function()
+        finally:
+            self._faults.in_thread = False
 
     def _pause_s(self, called: Any, where: str) -> float:
         if self._rng.random() >= self._holds.chance:

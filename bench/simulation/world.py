@@ -196,6 +196,7 @@ class World:
     """
 
     def __init__(self, workload: Workload, images: Path | None = None) -> None:
+        self._workload = workload
         self.history = History()
         self.network = Network(self._told)
         self.serving = Serving(
@@ -217,7 +218,7 @@ class World:
         """Run it to its end."""
         tasks = trio.lowlevel.current_statistics().tasks_living
         self._actors.load()
-        with long_turns(self.workload.holds, self.workload.rng("turns")):
+        with long_turns(self._workload.holds, self._workload.rng("turns")):
             async with trio.open_nursery() as nursery:
                 await self.serving.start(nursery)
                 await self._run_actors(nursery)
@@ -262,7 +263,7 @@ class World:
         mutations: Sequence[Mutation],
         entry: Entry | None,
     ) -> None:
-        model = self.models.setdefault(table_id, Model(self.workload.rows, self.model.decode))
+        model = self.models.setdefault(table_id, Model(self._workload.rows, self.model.decode))
         model.commit(bucket, start, end, mutations, entry, trio.current_time())
         self.history.add("storage", "committed", table=table_id, bucket=bucket, start=start, end=end)
 
