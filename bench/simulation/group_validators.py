@@ -56,8 +56,6 @@ class Written:
     bucket: int
     epoch: int
     position: int | None
-    doubtful: bool = False
-    """Its write was said to have failed: nobody was told that it is stored, and it may be taken back."""
 
 
 @dataclass
@@ -102,7 +100,7 @@ class GroupHistory:
         yield from _continued(by_epoch, stored, written)
         began = {epoch: min(each.at for each in parts) for epoch, parts in by_epoch.items()}
         yield from _fenced(began, stored, written)
-        for before, after in itertools.pairwise(each.position for each in written if not each.doubtful):
+        for before, after in itertools.pairwise(each.position for each in written):
             if before is not None and (after is None or after < before):
                 yield "forward", f"position {before} was stored, and {after} after it"
         for part in delivered:

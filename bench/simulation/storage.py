@@ -77,8 +77,6 @@ class DiskFaults:
     """Calls in which the event loop would have stood still: a thread has the bucket that they read."""
     in_thread: bool = False
     """What is called now is called from a worker thread."""
-    settling: bool = False
-    """What is told of a commit now is of one that was said to have failed."""
     tell: Callable[[str, int], None] = lambda _what, _bucket: None
     """Told what happens to a bucket."""
 
@@ -200,9 +198,7 @@ class RecordingBucket:
         """Come to what is on the disk."""
         doubtful, self._doubtful = self._doubtful, None
         if doubtful is not None:
-            self._faults.settling = True
             doubtful()
-            self._faults.settling = False
 
     def reopen(self, *, writable: bool) -> None:
         """See `Bucket.reopen`."""

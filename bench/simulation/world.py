@@ -270,8 +270,7 @@ class World:
     def _group_written(self, bucket: int, states: Mapping[str, GroupState | None]) -> None:
         state = states.get(GROUP)
         if state is not None:
-            doubtful = self.serving.faults.settling
-            self.history.group.written.append(Written(bucket, state.epoch, state.position, doubtful))
+            self.history.group.written.append(Written(bucket, state.epoch, state.position))
             self.history.add(
                 "storage", "keeps position", bucket=bucket, epoch=state.epoch, position=state.position
             )

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import gc
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import psutil
 import pytest
 
 from bench.questions.simulate import COVERING_SEEDS, MUST_HAPPEN, line_of, run_seeds
+from bench.simulation import workload
+from bench.simulation.workload import HOLD_S, Holds, StrikeKind, Workload
+from bench.simulation.world import simulate
 from tests.support.nightly import everyday
 
 SEEDS = everyday(range(45, 95), nightly=range(COVERING_SEEDS))
@@ -73,6 +76,24 @@ def test_seeds_that_have_shown_something(seed: int) -> None:
     """
     simulated = run_seeds(seed, 1)
     assert [line_of(seed, found) for seed, found in simulated.violations.items()] == []
+
+
+def test_a_position_whose_write_failed_is_not_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is there all the same, and the bucket's next reader, whose epoch is written then, begins behind it."""
+    monkeypatch.setattr(workload, "GROUP_CHANCE", 1.0)
+
+    def shape(world: Workload) -> None:
+        rng, kinds = world.rng("x"), (StrikeKind.FAIL_WRITE, StrikeKind.KILL, StrikeKind.DRAIN)
+        world.scanners = []
+        for _ in range(4):
+            world.add_failures(rng)
+        world.strikes = sorted(
+            (replace(each, at_s=rng.uniform(0, 8), keep=1.0) for each in world.strikes if each.kind in kinds),
+            key=lambda strike: strike.at_s,
+        )
+        world.holds = Holds(rng.choice((0.05, 0.2)), HOLD_S)
+
+    assert simulate(174, shape).violations == []
 
 
 def test_everything_has_happened(blocks: Blocks) -> None:

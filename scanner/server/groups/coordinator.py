@@ -533,7 +533,8 @@ class ReaderGroup:
             async with seat.writing:
                 if name not in self._members:
                     return  # It left meanwhile, and the group may be deleted; the next round finds another.
-                state = seat.state
+                async with seat.bucket.between_commits():
+                    state = seat.state  # With what a write has left that was said to have failed.
                 epoch = max(seat.epoch_max + 1, self._now_ms())
                 await seat.write(state._replace(epoch=epoch))
                 seat.given_epoch = epoch
