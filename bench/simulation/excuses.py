@@ -60,7 +60,7 @@ def excuse(
         return _excuse_tail(scan, workload, serving, disturbed=disturbed)
     log_is_gone = any(serving.log_start(bucket) > offset for bucket, offset in _offsets(scan).items())
     if isinstance(error, LeaseNotFound):
-        return cut_off or log_is_gone
+        return cut_off or log_is_gone or disturbed  # It could not be renewed in time.
     if not isinstance(error, SnapshotLost):
         return False
     if mode is ScanMode.TOKEN:

@@ -138,7 +138,7 @@ class RawScan:
             call = _Call(self, stream, ordinal)
             if token:
                 self._record.resumes += 1
-                self._record.rewound_to = ordinal if ordinal < len(self._record.rows) else None
+                self._record.rewound_to = None if token is self._tokens[-1][1] else ordinal
                 self._history.add(self._record.who, "resumes", ordinal=ordinal, of=len(self._record.rows))
             self._over = await call.run()
 

@@ -19,6 +19,7 @@ import trio
 import scanner
 from bench.simulation.excuses import FEW, MANY_BYTES, taken_away
 from bench.simulation.serving import EPOCH_US, clock_us
+from bench.simulation.storage import REFUSED
 from bench.simulation.tables import PASSING, TABLE, Row, rows_of
 from bench.simulation.workload import VISITS_OF_PASSING
 from scanner import LeaseState, ScanMode, ScanSource
@@ -121,6 +122,8 @@ class Visitor:
             return late or name == PASSING or taken_away(self._workload)
         if isinstance(error, scanner.SlowConsumer):
             return taken_away(self._workload)
+        if isinstance(error, scanner.StoreFailed):
+            return what == "joins" and REFUSED in error.message  # A position cannot be stored now.
         lost = isinstance(error, scanner.SnapshotLost | scanner.OffsetOutOfRange)
         cut = (
             min(config.log_retention_bytes, config.log_pinned_bytes_max, int(config.log_retention_s))

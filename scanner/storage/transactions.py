@@ -159,7 +159,7 @@ class TransactionFiles(Protocol):
 
     @property
     def used(self) -> bool:
-        """Whether the table has, or once had, stages or decisions."""
+        """Whether the table has, or once had, stages or decisions; those that are being written count."""
 
     def stages(self) -> list[StoredStage]:
         """Every durable stage, in no order. What an interrupted writer left is removed, so: once, at the start.

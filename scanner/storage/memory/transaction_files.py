@@ -15,6 +15,7 @@ class TransactionContents:
 
     stages: dict[StageKey, bytes] = field(default_factory=dict)
     decisions: dict[str, bytes] = field(default_factory=dict)
+    used: bool = False
 
 
 class MemoryTransactionFiles:
@@ -32,7 +33,7 @@ class MemoryTransactionFiles:
     @property
     def used(self) -> bool:
         """See `TransactionFiles.used`."""
-        return bool(self._contents.stages or self._contents.decisions)
+        return self._contents.used
 
     def stages(self) -> list[StoredStage]:
         """See `TransactionFiles.stages`."""
@@ -40,6 +41,7 @@ class MemoryTransactionFiles:
 
     def open_sink(self, key: StageKey) -> MemoryStageSink:
         """See `TransactionFiles.open_sink`."""
+        self._contents.used = True
         return MemoryStageSink(self._contents)
 
     def open_source(self, key: StageKey) -> MemoryStageSource:
@@ -59,6 +61,7 @@ class MemoryTransactionFiles:
 
     def write_decision(self, name: str, content: bytes) -> None:
         """See `TransactionFiles.write_decision`."""
+        self._contents.used = True
         self._contents.decisions[name] = content
 
     def drop_decision(self, name: str) -> None:
