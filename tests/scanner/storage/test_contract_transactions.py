@@ -88,9 +88,10 @@ def test_a_stage_is_read_as_it_was_written_after_a_restart(
 def test_a_stage_that_was_not_finished_is_not_there(store: Store, restart: Callable[[Store], Store]) -> None:
     """Given up, or cut off by a restart; one that was finished cannot be given up."""
     files = store.transaction_files("items")
-    assert not files.used
+    used = [files.used]
     given_up = files.open_sink(KEY)
-    assert files.used
+    used.append(files.used)
+    assert used == [False, True]
     given_up.discard()
     files.open_sink(KEY._replace(part=4)).append([b"x"])
     key = KEY._replace(part=5)
