@@ -110,7 +110,8 @@ class MemoryStore:
         self._require_open()
         if description.name in self._tables:
             raise TableExists(
-                f"table {description.name!r} exists already; drop it first, or choose another name"
+                f"table {description.name!r} exists already; use it (exist_ok=True in Python), choose another name, or"
+                " drop it first"
             )
         contents = TableContents(
             self.disk.next_table_id, description, [BucketContents() for _ in range(description.buckets)]

@@ -177,7 +177,8 @@ class RocksStore:
         self._space.require_room()
         if description.name in self._tables:
             raise TableExists(
-                f"table {description.name!r} exists already; drop it first, or choose another name"
+                f"table {description.name!r} exists already; use it (exist_ok=True in Python), choose another name, or"
+                " drop it first"
             )
         entry = TableEntry(table_id=next_table_id(self._path, self._catalog), description=description)
         table = _OpenTable(entry)
