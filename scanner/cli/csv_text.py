@@ -32,6 +32,8 @@ from scanner.cli.app import fail
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+ARROW_MAGIC: Final = b"ARROW1"
+PARQUET_MAGIC: Final = b"PAR1"
 GZIP_BEGINS: Final = b"\x1f\x8b"
 ZIP_BEGINS: Final = (b"PK\x03\x04", b"PK\x05\x06", b"PK\x07\x08")
 """With files in it, without any, or in parts. Not every `PK`: so the first column of a CSV may be called."""
@@ -256,9 +258,11 @@ class CsvText:
         decoder = codecs.getincrementaldecoder(name)("strict")
         breaks = 0
         begun = False
+        begins = b""
         with self._bytes(on_read) as file:
             while True:
                 data = file.read(_BLOCK_BYTES)
+                begins = begins or data[: len(ARROW_MAGIC)]
                 try:
                     text = decoder.decode(data, final=not data)
                     piece = text.encode() if begun else text.removeprefix(_BYTE_ORDER_MARK).encode()
@@ -266,6 +270,9 @@ class CsvText:
                 except UnicodeEncodeError as error:
                     fail(f"{self.path} has text that is no Unicode: {error.reason}")
                 except UnicodeError as error:
+                    if begins.startswith((ARROW_MAGIC, PARQUET_MAGIC)):
+                        kind = "Parquet" if begins.startswith(PARQUET_MAGIC) else "Arrow"
+                        fail(f"{self.path} has {kind} in it, not CSV; unpack it, and name it .{kind.lower()}")
                     # Where there is no byte order mark no octet is at fault, though Python 3.13 names the first ones.
                     if not isinstance(error, UnicodeDecodeError) or error.reason.endswith("start with BOM"):
                         fail(f"{self.path} cannot be read as {name}: {error}; say another, such as utf-16-le")

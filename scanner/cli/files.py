@@ -24,7 +24,9 @@ import pyarrow.parquet as pq
 from scanner.cli.app import Failure, fail
 from scanner.cli.cells import FRACTION_DIGITS, all_true, from_text
 from scanner.cli.csv_text import (
+    ARROW_MAGIC,
     GZIP_BEGINS,
+    PARQUET_MAGIC,
     ZIP_BEGINS,
     CsvBlock,
     CsvDialect,
@@ -43,7 +45,7 @@ _BATCH_ROWS: Final = 8192
 _LOOK_BYTES: Final = 8 << 20
 """Of a CSV, of which types are found at once. With a thousand columns that is a thousand cells of each."""
 _CSV_SUFFIXES: Final = {".csv", ".tsv", ".txt"}
-_ARROW_MAGIC: Final = b"ARROW1"
+_ARROW_STREAM_BEGINS: Final = b"\xff\xff\xff\xff"
 _NANOSECONDS_REACH_US: Final = (2**63 - 1) // 1000
 """Microseconds before and after 1970 that a count of nanoseconds reaches."""
 _INTERVAL_BYTES: Final = 12
@@ -124,18 +126,20 @@ def _open_by_content(
 ) -> RowFile:
     try:
         with path.open("rb") as file:
-            magic = file.read(len(_ARROW_MAGIC))
+            magic = file.read(len(ARROW_MAGIC))
     except OSError as error:
         fail(f"cannot read {path}: {error.strerror}")
     suffix = path.suffix.lower()
     if magic.startswith((*ZIP_BEGINS, GZIP_BEGINS)) or suffix in _CSV_SUFFIXES:
         return _CsvFile(path, options, schema, on_read)
-    if magic.startswith(b"PAR1"):
+    if magic.startswith(PARQUET_MAGIC):
         return _ParquetFile(path)
-    if magic == _ARROW_MAGIC:
+    if magic == ARROW_MAGIC:
         return _ArrowFile(path)
     if not magic:
         fail(f"{path} is empty")
+    if magic.startswith(_ARROW_STREAM_BEGINS):
+        fail(f"{path} is a stream of Arrow, not a file; write it with pyarrow.ipc.new_file, or as Parquet")
     fail(f"{path} is neither Parquet, Arrow nor CSV (.csv, .tsv, .csv.gz, .zip with one CSV in it)")
 
 
@@ -504,11 +508,14 @@ class _CsvFile:
 
     def _refuse_block(self, block: CsvBlock, error: pa.ArrowInvalid) -> NoReturn:
         wanted = len(self._text.names)
+        data = block.data
+        alone = b"\n" in data and data.count(b"\r") > data.count(b"\r\n")
+        hint = "; a carriage return alone ends a row, too, unless its value is in quotes" if alone else ""
         for line, values in self._text.records(block):
             if len(values) != wanted:
                 fail(
                     f"{self._path}: the row on line {line} has {counted(len(values), 'value')},"
-                    f" but the header has {wanted}; it begins with {shortened(values[0])}"
+                    f" but the header has {wanted}; it begins with {shortened(values[0])}{hint}"
                 )
         fail(f"{self._path} cannot be read as CSV from line {block.first_line} on: {error}")
 
