@@ -44,6 +44,7 @@ from scanner.cli.files import NULL_VALUES_DEFAULT, CsvOptions, RowFile, open_fil
 from scanner.cli.repeated_keys import RepeatedKeys
 from scanner.cli.units import counted
 from scanner.client.client import BUCKETS_DEFAULT
+from scanner.client.writer import shown_progress
 from scanner.data.keys import key_cells
 from scanner.data.literals import Temporal, decimal_literal
 from scanner.data.table import require_table_name, stored_type
@@ -323,7 +324,8 @@ def _load(table: Table, source: RowFile, file: Path, created: bool) -> int:
         ):
             # Of what was sent and not answered, any part may be there.
             loaded = acknowledged if acknowledged == rows_before else f"{acknowledged} to {rows_before}"
-            fail(f"{str(error) or 'no memory is left'} ({loaded} rows were loaded before)")
+            told = str(error).removesuffix(shown_progress(acknowledged))
+            fail(f"{told or 'no memory is left'} ({loaded} rows were loaded before)")
         elif isinstance(error, KeyboardInterrupt):
             rows = f"has {acknowledged} of the file's rows, or some more"
             if unwritten:

@@ -367,9 +367,13 @@ class Writer:
         return f"the write to {self._table.name}"
 
     def _with_progress(self, error: ScannerError) -> ScannerError:
-        acknowledged = str(self.rows_acknowledged)
-        message = f"{error.message} ({acknowledged} rows of this write were acknowledged before)"
-        return error.reworded(message, rows_acknowledged=acknowledged)
+        message = error.message + shown_progress(self.rows_acknowledged)
+        return error.reworded(message, rows_acknowledged=str(self.rows_acknowledged))
+
+
+def shown_progress(acknowledged: int) -> str:
+    """How the message of a write that failed ends, which had so many rows acknowledged."""
+    return f" ({acknowledged} rows of this write were acknowledged before)"
 
 
 @asynccontextmanager

@@ -25,7 +25,8 @@ import trio
 import scanner.sync
 from scanner.cli import run, weir
 from scanner.cli.repeated_keys import RepeatedKeys
-from scanner.errors import KeyInvalid, ServerUnavailable
+from scanner.client.writer import shown_progress
+from scanner.errors import DiskFull, KeyInvalid, ServerUnavailable
 from tests.support.server import RunningServer, running_server
 
 pytestmark = [pytest.mark.socket, pytest.mark.rocks]
@@ -399,6 +400,23 @@ def test_a_load_that_fails_counts_what_may_be_there(
     monkeypatch.setattr(RepeatedKeys, "add", add)
     pq.write_table(pa.table([pa.array(range(8193)), *rows[1:]], ["id", "name", "price"]), path)
     assert one_line(command("load", path)) == "weir: it is too long (0 to 8192 rows were loaded before)"
+
+
+def test_a_load_that_the_server_refuses_counts_once(
+    command: Weir, items: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the write says of the rows before it is said by the load."""
+
+    class Refused:
+        def write(self, rows: pa.RecordBatch) -> None:
+            if rows.num_rows == 1:
+                raise DiskFull(f"no room{shown_progress(0)}")
+
+    monkeypatch.setattr(scanner.sync.Table, "open_writer", lambda *_: nullcontext(Refused()))
+    path = tmp_path / "items.parquet"
+    pq.write_table(pa.table({"id": range(8193), "name": ["a"] * 8193, "price": [0.0] * 8193}), path)
+    told = one_line(command("load", path, "--table", items))
+    assert told == "weir: no room (0 to 8192 rows were loaded before)"
 
 
 @pytest.mark.parametrize("key", ["id", "n"])
