@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from scanner.cli.app import connected, endpoint_option, example, note
 from scanner.cli.display import print_records
 from scanner.cli.options import json_lines_option
+from scanner.errors import GroupNotFound
+
+if TYPE_CHECKING:
+    from scanner.client.groups import GroupInfo
 
 
 @click.command(
@@ -35,7 +40,10 @@ def groups(table: str, delete: str | None, as_json: bool, endpoint: str) -> None
             opened.delete_group(delete)
             note(f"reader group {delete} of table {table} is forgotten")
             return
-        found = [opened.group(each.name) for each in opened.groups()]
+        found: list[GroupInfo] = []
+        for each in opened.groups():
+            with suppress(GroupNotFound):  # It was deleted meanwhile.
+                found.append(opened.group(each.name))
     rows: list[dict[str, Any]] = [
         {
             "group": group.name,

@@ -183,6 +183,29 @@ def test_the_command_line_reads_for_a_group(
             assert run(["tail", "items", "--group", "audit", option, *server]) == 1
 
 
+def test_a_group_that_is_deleted_while_groups_are_listed_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    """The others are shown."""
+    with running_server(tmp_path) as running, scanner.sync.connect(running.endpoint) as client:
+        table = client.create_table("items", SCHEMA, ["id"], 1)
+        table.write(pa.table([[1], ["x"]], schema=SCHEMA))
+        for name in ("gone", "kept"):
+            reader = table.new_scan().with_source("log").in_group(name, auto_commit=True).stop_at("end")
+            with reader.execute() as batches:
+                assert sum(batch.num_rows for batch in batches) == 1
+        groups = scanner.sync.Table.groups
+
+        def groups_before(listed: scanner.sync.Table) -> Any:
+            found = groups(listed)
+            table.delete_group("gone")
+            return found
+
+        monkeypatch.setattr(scanner.sync.Table, "groups", groups_before)
+        assert run(["groups", "items", "--json", "-e", running.endpoint]) == 0
+        assert [json.loads(line)["group"] for line in capfdbinary.readouterr().out.splitlines()] == ["kept"]
+
+
 def test_what_the_command_line_prints_of_a_commit_that_its_limit_cuts_comes_again(
     tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
