@@ -9,7 +9,7 @@ import click
 from scanner.cli.app import connected, endpoint_option, example, fail, names
 from scanner.cli.data import parse_keys
 from scanner.cli.destination import destination
-from scanner.cli.log_places import as_of_option
+from scanner.cli.log_places import as_of_option, require_places
 from scanner.cli.options import columns_option
 from scanner.cli.output import format_of, open_rows, output_options
 from scanner.cli.units import counted
@@ -55,6 +55,8 @@ def get(
     form = format_of(kind, output)
     with connected(endpoint) as client:
         opened = client.table(table)
+        if isinstance(as_of, dict):  # Which buckets the keys belong to, the server knows.
+            require_places("--as-of", as_of, (), opened.buckets)
         result = opened.get(
             parse_keys(opened.description, keys),
             columns=names(columns),

@@ -99,6 +99,7 @@ def test_as_of_an_offset(command: Weir) -> None:
         (["1970-01-01,1", "--columns", "nope"], "no column 'nope'"),
         (["1970-01-01,1", "--columns", ""], "--columns needs at least one column"),
         (["1970-01-01,1", "--as-of", "x"], "cannot read --as-of"),
+        (["1970-01-01,1", "--as-of", "7:0"], "--as-of names bucket 7; the table has buckets 0..1"),
     ],
 )
 def test_what_cannot_be_read_is_one_line(command: Weir, words: list[str], message: str) -> None:
