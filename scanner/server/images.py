@@ -32,7 +32,7 @@ from scanner.storage.images.format import ImageDamaged, ImageHeader, block_paylo
 from scanner.storage.images.reader import Image
 from scanner.storage.images.removal import UNFINISHED, find_images, remove_strays
 from scanner.storage.images.writer import ImageWriter
-from scanner.storage.rocksdb.files import make_directories
+from scanner.storage.rocksdb.files import disk_errors, make_directories
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -297,9 +297,9 @@ class ImageKeeper:
             hold.release(linger=False)
         try:
             # Shielded: the file has its name, and unopened it would stay there, unused, and not be found to be dropped.
-            with trio.CancelScope(shield=True):
+            with trio.CancelScope(shield=True), disk_errors(making.path):
                 image = await self._run_blocking(functools.partial(Image, making.path))
-        except (ImageDamaged, OSError) as error:
+        except ImageDamaged as error:
             raise StoreFailed(f"the image {making.path} was written, and cannot be read: {error}") from error
         return image
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import resource
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
@@ -16,7 +17,7 @@ import trio
 import trio.testing
 
 from scanner.data.table import TableDescription
-from scanner.errors import DiskFull, ScannerError, StoreClosed, StoreFailed, TableNotFound
+from scanner.errors import DiskFull, ScannerError, StoreClosed, StoreFailed, TableNotFound, TooManyFiles
 from scanner.server.config import ScannerConfig
 from scanner.server.image_deltas import IN_USE_S, DeltaKeeper
 from scanner.server.images import UNUSED_S, ImageKeeper
@@ -429,6 +430,27 @@ async def test_an_image_that_cannot_be_read_back_is_a_failure(tmp_path: Path) ->
         at.when_made.append(damage)
         with pytest.raises(StoreFailed, match="was written, and cannot be read"):
             await at.make()
+        assert await at.scan() == expected
+        await at.make()
+        assert await at.scan() == (ReadSource.IMAGE, *expected[1:])
+
+
+async def test_an_image_for_which_no_descriptor_is_left_is_told_so(tmp_path: Path) -> None:
+    """That is what its maker can do something about; scans read the row store, and the next one is good."""
+    async with serving(tmp_path) as at:
+        await at.create()
+        expected = await at.scan()
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+        async def use_up() -> None:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
+
+        at.when_made.append(use_up)
+        try:
+            with pytest.raises(TooManyFiles, match=r"\.image: Too many open files"):
+                await at.make()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
         assert await at.scan() == expected
         await at.make()
         assert await at.scan() == (ReadSource.IMAGE, *expected[1:])
