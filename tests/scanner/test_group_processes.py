@@ -206,6 +206,37 @@ def test_a_group_that_is_deleted_while_groups_are_listed_is_left_out(
         assert [json.loads(line)["group"] for line in capfdbinary.readouterr().out.splitlines()] == ["kept"]
 
 
+def test_a_group_that_retention_has_passed_is_told_what_to_do(
+    tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    """It never goes on elsewhere by itself; who has no position yet is not told of the group."""
+    with running_server(tmp_path) as running, scanner.sync.connect(running.endpoint) as client:
+        table = client.create_table("items", SCHEMA, ["id"], 1)
+        words = ["tail", "items", "--to", "end", "--json", "-e", running.endpoint, "--from"]
+        table.write(pa.table([[1], ["x"]], schema=SCHEMA))
+        assert run([*words, "earliest", "--group", "audit"]) == 0
+        for each in (2, 3, 4):
+            table.write(pa.table([[each], ["x"]], schema=SCHEMA))
+
+        def truncate(server: Any) -> None:
+            for _, _, bucket in server._services.catalog.open_buckets():
+                bucket.storage.truncate_log(3)
+
+        running.ask(truncate)
+        capfdbinary.readouterr()
+        assert run([*words, "earliest", "--group", "audit"]) == 1
+        assert (
+            capfdbinary.readouterr()
+            .err.decode()
+            .endswith(
+                "the start offset 1 is not in the changelog, which has [3, 4); that is where reader group audit of"
+                " items stood: delete the group and start a new one\n"
+            )
+        )
+        assert run([*words, "1", "--group", "fresh"]) == 1
+        assert capfdbinary.readouterr().err.decode().endswith("which has [3, 4)\n")
+
+
 def test_what_the_command_line_prints_of_a_commit_that_its_limit_cuts_comes_again(
     tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:

@@ -49,6 +49,7 @@ from scanner.errors import (
     DataCorrupted,
     GroupEpochStale,
     InternalError,
+    OffsetOutOfRange,
     ScannerError,
     ServerUnavailable,
     SourceUnsupported,
@@ -575,8 +576,13 @@ class GroupBatches:
             self._more |= self._seats.get(seat.bucket) is seat
             self._lose(seat)
         except (ScannerError, MemoryError, trio.ClosedResourceError) as error:
-            if self._seats.get(seat.bucket) is seat:
-                self._fail(error)
+            if self._seats.get(seat.bucket) is not seat:
+                return
+            if isinstance(error, OffsetOutOfRange) and position is not None:
+                error = error.reworded(
+                    f"{error.message}; that is where {self._what} stood: delete the group and start a new one"
+                )
+            self._fail(error)
 
     def _receiver(self, seat: _Seat, position: int | None) -> BucketReceiver:
         plan = self._plan
