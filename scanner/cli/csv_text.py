@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 ARROW_MAGIC: Final = b"ARROW1"
 PARQUET_MAGIC: Final = b"PAR1"
+_NO_TEXT: Final = (ARROW_MAGIC + b"\0", PARQUET_MAGIC + b"\x15")
+"""With what follows the magic numbers: the first column of a CSV may be called as they are."""
 GZIP_BEGINS: Final = b"\x1f\x8b"
 ZIP_BEGINS: Final = (b"PK\x03\x04", b"PK\x05\x06", b"PK\x07\x08")
 """With files in it, without any, or in parts. Not every `PK`: so the first column of a CSV may be called."""
@@ -262,7 +264,7 @@ class CsvText:
         with self._bytes(on_read) as file:
             while True:
                 data = file.read(_BLOCK_BYTES)
-                begins = begins or data[: len(ARROW_MAGIC)]
+                begins = begins or data[: max(map(len, _NO_TEXT))]
                 try:
                     text = decoder.decode(data, final=not data)
                     piece = text.encode() if begun else text.removeprefix(_BYTE_ORDER_MARK).encode()
@@ -270,7 +272,7 @@ class CsvText:
                 except UnicodeEncodeError as error:
                     fail(f"{self.path} has text that is no Unicode: {error.reason}")
                 except UnicodeError as error:
-                    if begins.startswith((ARROW_MAGIC, PARQUET_MAGIC)):
+                    if begins.startswith(_NO_TEXT):
                         kind = "Parquet" if begins.startswith(PARQUET_MAGIC) else "Arrow"
                         fail(f"{self.path} has {kind} in it, not CSV; unpack it, and name it .{kind.lower()}")
                     # Where there is no byte order mark no octet is at fault, though Python 3.13 names the first ones.
