@@ -497,8 +497,8 @@ def _ttl_ms(ttl_s: float | None) -> int:
         return 0
     if not (is_number(ttl_s) and 0.001 <= ttl_s < _TTL_S_MAX):
         raise ArgumentInvalid(
-            f"a lease lives 0.001 s or more, and at most as long as the server allows, not {ttl_s!r} s; renew it"
-            " from time to time"
+            f"a lease lives 0.001 s or more, and at most as long as the server allows, not {ttl_s!r}; renew it from"
+            " time to time"
         )
     return round(float(ttl_s) * 1000)
 
