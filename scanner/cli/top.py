@@ -226,9 +226,9 @@ def _left_by_keys() -> Iterator[None]:
     ours, theirs = os.pipe()
     arguments = (keys, ours, threading.get_ident())
     thread = threading.Thread(target=_interrupt_by_key, args=arguments, name="weir keys", daemon=True)
+    thread.start()  # Before the terminal is changed: there may be no thread left.
     try:
         tty.setcbreak(keys)
-        thread.start()
         yield
     finally:
         os.close(theirs)

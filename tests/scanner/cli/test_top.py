@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import io
 import os
+import pty
 import signal
 import socket
+import sys
+import termios
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
@@ -14,7 +18,7 @@ import pytest
 from rich.console import Console
 from rich.live import Live
 
-from scanner.cli.top import Look, Row, _left_by_interrupt, compare, render
+from scanner.cli.top import Look, Row, _left_by_interrupt, _left_by_keys, compare, render
 from scanner.client.admin import ScanInfo, StreamInfo
 from tests.support.server import running_server
 from tests.support.terminal import WAIT_S, on_a_terminal, shown_until
@@ -167,6 +171,22 @@ def test_q_ends_it_while_the_server_does_not_answer() -> None:
             rest = shown_until(terminal, b"\x1b[?25h")
             assert process.wait(WAIT_S) == 0
         assert b"\x1b[?1049l" in rest
+
+
+def test_the_terminal_stays_as_it_was_where_no_thread_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one that listens for keys begins before anything is changed."""
+
+    def fail(_thread: threading.Thread) -> NoReturn:
+        raise RuntimeError("can't start new thread")
+
+    ours, theirs = pty.openpty()
+    before = termios.tcgetattr(theirs)
+    monkeypatch.setattr(threading.Thread, "start", fail)
+    with open(theirs, encoding="utf-8") as terminal, open(ours, "rb"):
+        monkeypatch.setattr(sys, "stdin", terminal)
+        with pytest.raises(RuntimeError, match="can't start"), _left_by_keys():
+            pass
+        assert termios.tcgetattr(theirs) == before
 
 
 def test_interrupted_while_it_begins_to_draw(
