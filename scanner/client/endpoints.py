@@ -85,8 +85,9 @@ def parse_endpoint(endpoint: str) -> tuple[str, int]:
     """
     require_kind("an endpoint", endpoint, str)
     scheme, _, rest = endpoint.rpartition("://")
-    _, user, where = rest.partition("/")[0].rpartition("@")
-    if user:  # Not shown: it may have a password.
+    user, _, where = rest.rpartition("@")
+    where = where.partition("/")[0]
+    if user:  # Not shown: it may have a password, and that a slash.
         raise ArgumentInvalid(
             f"an endpoint has no user; write {where or 'HOST:PORT'}: who calls is told by a token or a certificate"
         )

@@ -150,6 +150,8 @@ async def test_a_table_that_was_made_anew_is_another_one(tmp_path: Path) -> None
         ("[::1:9123", "stands in brackets"),
         ("user@host:1", "an endpoint has no user; write host:1: who calls"),
         ("http://user:hush@host:1/x", "an endpoint has no user; write host:1: who calls"),
+        ("http://user:/hush@host:1/x", "an endpoint has no user; write host:1: who calls"),
+        ("user:/hush@host:1", "an endpoint has no user; write host:1: who calls"),
         *((each, "HOST:PORT") for each in ("", "host:", "host:0", "host:70000", ":9123", "a:b")),
         pytest.param("host:" + "9" * 5000, "HOST:PORT", id="long"),
     ],
