@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 ARROW_MAGIC: Final = b"ARROW1"
 PARQUET_MAGIC: Final = b"PAR1"
-_NO_TEXT: Final = (ARROW_MAGIC + b"\0", PARQUET_MAGIC + b"\x15")
+_NO_TEXT: Final = re.compile(rb"(?P<Parquet>PAR1\x15)|(?P<Arrow>ARROW1\0)|\xff{4}..\0\0", re.DOTALL)
 """With what follows the magic numbers: the first column of a CSV may be called as they are."""
 GZIP_BEGINS: Final = b"\x1f\x8b"
 ZIP_BEGINS: Final = (b"PK\x03\x04", b"PK\x05\x06", b"PK\x07\x08")
@@ -260,11 +260,11 @@ class CsvText:
         decoder = codecs.getincrementaldecoder(name)("strict")
         breaks = 0
         begun = False
-        begins = b""
         with self._bytes(on_read) as file:
             while True:
                 data = file.read(_BLOCK_BYTES)
-                begins = begins or data[: max(map(len, _NO_TEXT))]
+                if not begun:
+                    self._refuse_other(data)
                 try:
                     text = decoder.decode(data, final=not data)
                     piece = text.encode() if begun else text.removeprefix(_BYTE_ORDER_MARK).encode()
@@ -272,9 +272,6 @@ class CsvText:
                 except UnicodeEncodeError as error:
                     fail(f"{self.path} has text that is no Unicode: {error.reason}")
                 except UnicodeError as error:
-                    if begins.startswith(_NO_TEXT):
-                        kind = "Parquet" if begins.startswith(PARQUET_MAGIC) else "Arrow"
-                        fail(f"{self.path} has {kind} in it, not CSV; unpack it, and name it .{kind.lower()}")
                     # Where there is no byte order mark no octet is at fault, though Python 3.13 names the first ones.
                     if not isinstance(error, UnicodeDecodeError) or error.reason.endswith("start with BOM"):
                         fail(f"{self.path} cannot be read as {name}: {error}; say another, such as utf-16-le")
@@ -285,6 +282,15 @@ class CsvText:
                     breaks += _line_breaks(piece)
                 if not data:
                     return
+
+    def _refuse_other(self, begins: bytes) -> None:
+        found = _NO_TEXT.match(begins)
+        if found is None:
+            return
+        kind = found.lastgroup
+        if kind is None:
+            fail(f"{self.path} has a stream of Arrow in it, not CSV; write it as Parquet")
+        fail(f"{self.path} has {kind} in it, not CSV; unpack it, and name it .{kind.lower()}")
 
     def _refuse_text(self, line: int, octet: int) -> NoReturn:
         if self.dialect.encoding is not None:

@@ -200,6 +200,7 @@ def test_parquet_is_not_held_as_a_whole(tmp_path: Path, rows: int, group_rows: i
         ("data.csv", b"PAR1\x15\x80", "has Parquet in it, not CSV; .*name it .parquet"),
         ("data.csv.gz", gzip.compress(b"ARROW1\0\0\xff", mtime=0), "has Arrow in it, not CSV; unpack it"),
         ("data.csv", b"PAR1,b\n1,caf\xe9\n", "octet 0xE9 on line 2; .*--encoding"),
+        ("data.csv", b"\xff\xff\xff\xff\x10\0\0\0", "has a stream of Arrow in it, not CSV"),
         ("data.arrows", b"\xff\xff\xff\xff\x10\0\0\0", "stream of Arrow, not a file"),
         ("data.json", b"{}", "neither Parquet, Arrow nor CSV"),
         ("data.parquet", b"PAR1 not really", "not a Parquet file"),
@@ -215,6 +216,24 @@ def test_unreadable_file_is_told(tmp_path: Path, name: str, content: bytes, mess
     with pytest.raises(click.ClickException, match=message) as failure:
         opened(path)
     assert name in failure.value.format_message()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"PAR1\x15\x80", "has Parquet in it"),
+        (b"ARROW1\0\0", "has Arrow in it"),
+        (b"\xff\xff\xff\xff\x10\0\0\0", "has a stream of Arrow in it"),
+    ],
+)
+def test_what_is_no_csv_is_told_whatever_encoding_is_said(
+    tmp_path: Path, content: bytes, message: str
+) -> None:
+    """Latin 1 has a character for every octet."""
+    path = tmp_path / "data.csv"
+    path.write_bytes(content)
+    with pytest.raises(click.ClickException, match=message):
+        opened(path, options=CsvOptions(dialect=CsvDialect(encoding="latin-1")))
 
 
 @pytest.mark.parametrize("name", ["data.parquet", "data.arrow"])
