@@ -295,9 +295,11 @@ class CsvText:
     def _refuse_text(self, line: int, octet: int) -> NoReturn:
         if self.dialect.encoding is not None:
             fail(f"{self.path} is not {self.dialect.encoding}: octet 0x{octet:02X} on line {line}")
+        # In a first line they are a byte order mark more often than the letters that cp1252 has for them.
+        example = "utf-16" if line == 1 and octet in b"\xff\xfe" else "cp1252"
         fail(
             f"{self.path} is not UTF-8: octet 0x{octet:02X} on line {line}; name its encoding, for example"
-            " --encoding cp1252"
+            f" --encoding {example}"
         )
 
     @contextmanager
