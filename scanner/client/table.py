@@ -596,7 +596,7 @@ def keys_to_arrow(
             rows.append(key)
         else:
             raise KeyInvalid(
-                f"a key of {table.name} has the columns {', '.join(names)}, in this order; got {key!r}"
+                f"a key of {table.name} is a tuple or a dict of its columns ({', '.join(names)}); got {key!r}"
             )
     columns = [key_cells([row[index] for row in rows], field) for index, field in enumerate(table.key_schema)]
     schema = pa.schema([field.with_nullable(True) for field in table.key_schema])
