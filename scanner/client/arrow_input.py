@@ -32,7 +32,8 @@ class ArrowStream(Protocol):
 
 ArrowRows: TypeAlias = pa.Table | pa.RecordBatch
 Rows: TypeAlias = ArrowRows | ArrowStream
-"""Rows by column name. Of a pandas data frame NaN counts as null, and an index is a column, but for a RangeIndex."""
+"""Rows by column name. Of a pandas data frame NaN counts as null, and its index is a column, but for a RangeIndex
+without a name."""
 
 
 _OF_DUCKDB: Final = ("types", ("UHUGEINT", "BIT"))
@@ -62,6 +63,9 @@ def to_arrow(rows: Rows) -> ArrowRows:
         return rows
     if is_rows(rows):
         _require_own_values(rows)
+        if _is_pandas(rows) and _has_named_index(rows):
+            # Arrow leaves a RangeIndex out, and pandas 3 makes one of every index of numbers that it fits.
+            return pa.Table.from_pandas(rows, preserve_index=True)
         return pa.table(rows)
     raise TypeError(
         "rows are an Arrow table, a data frame of polars or pandas, or another Arrow stream, not"
@@ -83,14 +87,22 @@ def _require_own_values(rows: Any) -> None:
     for name, kind in zip(getattr(rows, "columns", ()), getattr(rows, types, ()), strict=False):
         if str(kind) in unlike_arrow:
             raise SchemaMismatch(f"column {name!r} is of type {kind}, which Arrow has not; cast it first")
-    # pandas has none yet where another thread is just importing it.
-    frames: Any = getattr(sys.modules.get("pandas"), "DataFrame", ())
-    if isinstance(rows, frames):
+    if _is_pandas(rows):
         levels = ((name, rows.index.get_level_values(level)) for level, name in enumerate(rows.index.names))
         for name, column in chain(rows.items(), levels):
             values = getattr(column.dtype, "categories", column)
             if values.dtype == object:
                 _require_one_kind(name, values.to_numpy())
+
+
+def _is_pandas(rows: object) -> bool:
+    # pandas has none yet where another thread is just importing it.
+    frames: Any = getattr(sys.modules.get("pandas"), "DataFrame", ())
+    return isinstance(rows, frames)
+
+
+def _has_named_index(frame: Any) -> bool:
+    return frame.index.name is not None and frame.index.name not in frame.columns
 
 
 def _require_one_kind(name: object, values: Iterable[object]) -> None:

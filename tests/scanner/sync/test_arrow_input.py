@@ -129,10 +129,13 @@ def test_an_index_of_pandas_is_a_column(table: scanner.sync.Table) -> None:
     frame: pd.DataFrame = ROWS.to_pandas()
     table.write(frame.set_index("k"))
     assert stored(table).equals(ROWS)
+    numbered = frame.sort_values("k").drop(columns="k")
+    table.write(numbered.set_index(pd.RangeIndex(7, 7 + len(numbered), name="k")))
+    assert set(range(7, 7 + len(numbered))) < set(stored(table)["k"].to_pylist())
     with pytest.raises(
         scanner.SchemaMismatch, match=r"__index_level_0__.*reset_index\(drop=True\) leaves it out"
     ):
-        table.write(frame[frame["k"] > 5])
+        table.write(frame.iloc[[0, 1, 3]])
 
 
 @pytest.mark.parametrize(
