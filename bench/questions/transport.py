@@ -32,6 +32,8 @@ What was learned, and is built in:
 * OpenSSL 3.0 does not use a processor's VAES; later ones do. Of messages of 1 MiB through TLS, `--tls --size 1048576
   --streams 1` said 0.97 of grpcio with 3.0.19 and 1.70 with 3.5.9 (a psycopg-binary wheel's libcrypto and libssl, by
   LD_PRELOAD); by turns in one script the client's CPU a MiB was 807 and 645 us, the server's 739 and 577.
+* pyOpenSSL brings a newer OpenSSL, but copies once more each way: 1 MiB took 216 us to encrypt and 242 to decrypt with
+  OpenSSL 4.0.3, in memory, and 262 and 293 by `ssl` with 3.0.19. That is no reason to leave `ssl`.
 """
 
 from __future__ import annotations
