@@ -6,6 +6,7 @@ it that nothing stands between the frames of a block, and `inbound` bounds their
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 
 import hpack
@@ -22,6 +23,8 @@ _FRAME_BYTES_MAX: Final = 16_384
 _FRAMES_MAX: Final = 64
 """Of one header block that we take."""
 _PRIORITY_BYTES: Final = 5
+_OUR_MEMORY: Final = re.compile(r":? (?:from )?<memory at .*", re.DOTALL)
+"""How hpack ends some of its messages: with an address in this process, which is not for the peer."""
 
 
 class HeaderFrames:
@@ -83,7 +86,8 @@ class HeaderFrames:
             raise RemoteProtocolError(str(error), ErrorCode.ENHANCE_YOUR_CALM) from error
         except Exception as error:  # also what hpack does not foresee
             raise RemoteProtocolError(
-                f"header block that cannot be decoded: {error}", ErrorCode.COMPRESSION_ERROR
+                f"header block that cannot be decoded: {_OUR_MEMORY.sub('', str(error))}",
+                ErrorCode.COMPRESSION_ERROR,
             ) from error
 
 

@@ -65,6 +65,23 @@ def test_frames_too_short_for_what_they_announce(payload: bytes) -> None:
         HeaderFrames(1 << 16).receive_untrusted(wire.HEADERS, wire.PADDED | PRIORITY, 1, frame)
 
 
+@pytest.mark.parametrize(
+    ("block", "why"),
+    [
+        (b"\xff", "Unable to decode HPACK integer representation"),
+        (b"\xff" * 20, "Variable integer representation is too long"),
+        (b"\xbf", "Invalid table index 63"),
+    ],
+)
+def test_a_peer_is_told_no_address_of_ours(block: bytes, why: str) -> None:
+    """What the decoder says of a block goes to the peer, but not where the block is in memory."""
+    peer = Peer()
+    (goaway,) = wire.only(peer.send(wire.frame(wire.HEADERS, 1, block, wire.END_HEADERS)), wire.GOAWAY)
+    assert goaway.payload[8:].decode() == (
+        f"header block that cannot be decoded: {why} (COMPRESSION_ERROR, connection)"
+    )
+
+
 def test_a_block_has_so_many_frames() -> None:
     """64, whatever their length."""
     received = HeaderFrames(1 << 16)
