@@ -9,6 +9,7 @@ Only the client reads text; the tree travels. Import this module where it is nee
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator
 from typing import ClassVar, Final, NoReturn
@@ -40,6 +41,15 @@ _COMPARISONS: Final[dict[type[exp.Expr], tuple[Operator, Operator]]] = {
     exp.GTE: (Operator.GREATER_OR_EQUAL, Operator.LESS_OR_EQUAL),
 }
 """With the column on the left, and with it on the right."""
+_NEVER_NEXT: Final = frozenset(
+    {
+        (TokenType.L_PAREN, TokenType.COMMA),
+        (TokenType.COMMA, TokenType.COMMA),
+        (TokenType.COMMA, TokenType.R_PAREN),
+        (TokenType.NOT, TokenType.IS),
+    }
+)
+"""Words that sqlglot reads one behind the other, and SQL does not."""
 
 
 class _Where(sqlglot.Dialect):
@@ -65,8 +75,7 @@ def parse(text: str) -> Condition:
         )
     try:
         tree = sqlglot.parse_one(text, dialect=_Where, into=exp.Condition)
-        if tree.find(exp.HexString) is not None:
-            _require_quoted_octets(text)
+        _require_as_read(text, tree)
         return Condition(_joined(tree, exp.And, Operator.AND))
     except TokenError:
         raise _refusal(
@@ -230,14 +239,20 @@ def _octets(node: exp.Expr, within: exp.Expr) -> bytes:
         _refuse(_shown(within), "X'..' holds an even number of hexadecimal digits")
 
 
-def _require_quoted_octets(text: str) -> None:
-    """Refuse 0x1f, which sqlglot takes for X'1f', and whoever writes it for a number."""
-    for token in _Where().tokenize(text):
-        if token.token_type is TokenType.HEX_STRING and text[token.start] not in "xX":
-            _refuse(
-                _shown(text[token.start : token.end + 1]),
-                "write numbers with decimal digits, and octets as X'..'",
-            )
+def _require_as_read(text: str, tree: exp.Expr) -> None:
+    """Refuse what sqlglot takes for something that is not written: 0x1f for X'1f', `in (1,,2)`, `between 1 2`, `!`."""
+    tokens = _Where().tokenize(text)
+    for token, behind in itertools.zip_longest(tokens, tokens[1:]):
+        written, kind = text[token.start : token.end + 1], token.token_type
+        if kind is TokenType.HEX_STRING and written[0] not in "xX":
+            _refuse(_shown(written), "write numbers with decimal digits, and octets as X'..'")
+        if kind is TokenType.NOT and written == "!":
+            _refuse(_shown(written), "write not")
+        if behind is not None and (kind, behind.token_type) in _NEVER_NEXT:
+            _refuse(_shown(text[token.start : behind.end + 1]))
+    ands = sum(token.token_type is TokenType.AND for token in tokens)
+    if ands != sum(1 for _ in tree.find_all(exp.And, exp.Between)):
+        _refuse(_shown(text), "between goes with and: COLUMN between LOW and HIGH")
 
 
 def _temporal(node: exp.Expr, within: exp.Expr) -> Temporal:
