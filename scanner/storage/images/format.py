@@ -146,7 +146,8 @@ def decode_header(head: bytes) -> ImageHeader:
     """
     body = head[_HEAD.size :]
     size = head_body_bytes(head[: _HEAD.size])
-    if len(body) != size or checksum(body) != _HEAD.unpack_from(head)[2]:
+    # The checksum of nothing is 0: zeros in front of a head would say of themselves that they are one.
+    if not _FIELDS.size <= len(body) == size or checksum(body) != _HEAD.unpack_from(head)[2]:
         raise ImageDamaged("its head is damaged")
     table_id, bucket, schema_id, log_offset, history, length = _FIELDS.unpack_from(body)
     message = body[_FIELDS.size : _FIELDS.size + length]

@@ -88,6 +88,16 @@ def test_damage_of_every_byte_is_found(tmp_path: Path) -> None:
     assert open_files(tmp_path) == []
 
 
+def test_zeros_behind_the_magic_number_are_damage(tmp_path: Path) -> None:
+    """They name a head of no octets, and its right checksum."""
+    path = tmp_path / "image"
+    write_image(path, filled_store(ROWS)).retire()
+    whole = path.read_bytes()
+    path.write_bytes(whole[:8] + bytes(8) + whole[16:])
+    with pytest.raises(ImageDamaged, match="head is damaged"):
+        Image(path)
+
+
 def test_a_file_of_another_length_is_damaged(tmp_path: Path) -> None:
     """Cut at any byte, or longer than it was written."""
     path = tmp_path / "image"
