@@ -349,12 +349,10 @@ def _encode_message(message: str) -> bytes:
 
 def _encode_timeout(timeout_s: float) -> bytes:
     """At most 8 digits and a unit, in the finest unit that fits."""
-    if math.isinf(timeout_s):
-        return b"99999999H"
     for unit in "numSMH":
-        count = int(max(timeout_s, 0.0) / _TIMEOUT_UNITS[unit])
+        count = max(timeout_s, 0.0) / _TIMEOUT_UNITS[unit]
         if count < 10**8:
-            return b"%d%s" % (count, unit.encode())
+            return b"%d%s" % (int(count), unit.encode())
     return b"99999999H"
 
 
