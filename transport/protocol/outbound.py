@@ -192,7 +192,10 @@ class Outbound:
     def refuse_message(self, stream: StreamCore, error: MessageRefused) -> None:
         """Refuse a message that we do not take: a server says so with a status, a client cancels."""
         if self._client:
-            self.reset_because(stream, ErrorCode.CANCEL, AnswerRefused(error.status, error.message))
+            failure: CallFailed = AnswerRefused(error.status, error.message)
+            if error.status is StatusCode.INTERNAL:  # no message: Apache puts a page behind an answer that it lost
+                failure = AnswerCut(error.status, f"the answer is malformed: {error.message}")
+            self.reset_because(stream, ErrorCode.CANCEL, failure)
             return
         refusal = CallFailed(error.status, error.message)
         if not stream.end_requested:  # an answer that is complete already goes out as it is

@@ -401,6 +401,11 @@ ANSWERS: dict[str, tuple[bytes, type[Exception], str]] = {
         AnswerCut,
         "in the middle of the answer",
     ),
+    "a proxy's page behind the messages": (
+        wire.headers(1, wire.RESPONSE) + wire.data(1, b"<!DOCTYPE HTML>"),
+        AnswerCut,
+        "malformed: message flag is 60",
+    ),
     "compressed answer": (
         wire.headers(1, wire.RESPONSE) + wire.data(1, b"\1\0\0\0\1x"),
         CallFailed,
