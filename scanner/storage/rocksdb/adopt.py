@@ -132,8 +132,12 @@ def rebuild_catalog(path: Path) -> tuple[list[TableDescription], list[Unnamed]]:
         StoreFailed: The disk refused, or this is no data directory.
     """
     path = Path(path).absolute()
-    if not (path / TABLES_NAME).is_dir() or not (path / LOCK_NAME).is_file():
-        raise StoreFailed(f"{path} is no data directory of weir: it has no {TABLES_NAME}/ or no {LOCK_NAME}")
+    # Not each has all of them: a restored directory that no server has opened has no lock, nor has a copy without it.
+    marks = (FORMAT_NAME, CATALOG_NAME, LOCK_NAME)
+    if not (path / TABLES_NAME).is_dir() or not any((path / name).is_file() for name in marks):
+        raise StoreFailed(
+            f"{path} is no data directory of weir: it has no {TABLES_NAME}/, or none of {', '.join(marks)}"
+        )
     with suppress(DataCorrupted):
         # Damage is why we are here; another format is not for us.
         require_format(path)

@@ -312,6 +312,25 @@ def test_a_first_start_that_was_interrupted_is_begun_again(tmp_path: Path) -> No
     assert at > 8
 
 
+@pytest.mark.parametrize("kept", ["FORMAT", "catalog.json", "LOCK"])
+def test_a_catalog_is_rebuilt_in_a_directory_that_has_one_of_its_files(tmp_path: Path, kept: str) -> None:
+    """A restored directory has no LOCK before a server has opened it, and a copy may have been made without it."""
+    make_tables(tmp_path, "one")
+    for name in {"FORMAT", "catalog.json", "LOCK"} - {kept}:
+        (tmp_path / name).unlink()
+    named, _ = rebuild_catalog(tmp_path)
+    assert [each.name for each in named] == ["one"]
+    assert rows_by_table(tmp_path) == {"one": {1: "one"}}
+
+
+def test_a_catalog_is_rebuilt_in_a_data_directory_alone(tmp_path: Path) -> None:
+    """What has `tables/` and nothing else may be anything."""
+    (tmp_path / "tables").mkdir()
+    with pytest.raises(StoreFailed, match="is no data directory of weir"):
+        rebuild_catalog(tmp_path)
+    assert [each.name for each in tmp_path.iterdir()] == ["tables"]
+
+
 def test_a_rebuilt_catalog_names_what_is_whole_and_of_two_of_one_name_the_newer(tmp_path: Path) -> None:
     """The others are left, each with the reason; the catalog from before is kept."""
     make_tables(tmp_path, "one", "two", "three", "four")
