@@ -92,12 +92,13 @@ def require_places(option: str, places: Mapping[int, int], wanted: Sequence[int]
         )
 
 
-def resolve_start(table: Table, texts: Sequence[str]) -> dict[int, int]:
+def resolve_start(table: Table, texts: Sequence[str], wanted: Sequence[int]) -> dict[int, int]:
     """The offset of each bucket that `--from` means now.
 
     Args:
         table: Asked where its changelogs begin and end, or where a time is.
         texts: `earliest`, `latest`, a time, `OFFSET`, or `BUCKET:OFFSET` any number of times.
+        wanted: The buckets that are read.
 
     Raises:
         Failure: They are none of these.
@@ -118,21 +119,24 @@ def resolve_start(table: Table, texts: Sequence[str]) -> dict[int, int]:
             f"cannot read --from {first!r}; write {EARLIEST}, {LATEST}, OFFSET, BUCKET:OFFSET for each bucket,"
             f" or a time such as {_TIME}, no finer than microseconds"
         )
-    return {each.bucket: each.at_offset for each in offsets_at(table, time)}
+    return {each.bucket: each.at_offset for each in offsets_at(table, time, wanted)}
 
 
-def offsets_at(table: Table, time: datetime.datetime) -> list[OffsetsAt]:
+def offsets_at(table: Table, time: datetime.datetime, wanted: Sequence[int]) -> list[OffsetsAt]:
     """Where a time is in each bucket; says on standard error where what was committed since may be gone.
 
     Args:
         table: Asked.
         time: Without a zone it is one of UTC.
+        wanted: The buckets of which that is said.
 
     Raises:
         ArgumentInvalid: The time is in the future.
     """
     found = table.offsets(at=time)
-    starts = [f"{each.bucket}:{each.start_offset}" for each in found if not each.is_kept]
+    starts = [
+        f"{each.bucket}:{each.start_offset}" for each in found if each.bucket in wanted and not each.is_kept
+    ]
     if starts:
         note(f"changes since {time.isoformat()} may be gone: what is kept begins at {', '.join(starts)}")
     return found

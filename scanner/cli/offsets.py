@@ -31,6 +31,6 @@ def offsets(table: str, at: str | None, as_json: bool, endpoint: str) -> None:
     time = None if at is None else parse_time("--at", at)
     with connected(endpoint) as client:
         opened = client.table(table)
-        found = opened.offsets() if time is None else offsets_at(opened, time)
+        found = opened.offsets() if time is None else offsets_at(opened, time, range(opened.buckets))
     names = ("bucket", "log_start", "log_end", "at")
     print_records([dict(zip(names, each, strict=False)) for each in found], as_json=as_json)

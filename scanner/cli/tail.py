@@ -145,7 +145,7 @@ def tail(
             planned = planned.limit(limit)
         start: dict[int, int] = {}
         if not snapshot:
-            start = resolve_start(opened, from_ or (LATEST,))
+            start = resolve_start(opened, from_ or (LATEST,), read)
             require_places("--from", start, read, opened.buckets)
             planned = planned.start_at(start)
         if group is not None:

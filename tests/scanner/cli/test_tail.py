@@ -324,6 +324,23 @@ def test_what_retention_has_cut(server: RunningServer, capfdbinary: pytest.Captu
     assert [each["at"] for each in found] == [ends[0], ends[1]]
 
 
+def test_a_bucket_that_has_all_changes_is_not_said_to_lack_those_of_another(
+    server: RunningServer, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    """`--bucket` reads one: what retention has cut of the other does not matter."""
+    with scanner.sync.connect(server.endpoint) as client:
+        end = client.table("items").offsets()[0].end_offset
+        client.compact_log("items", before=end, bucket=0)
+    words = ["--from", "2020-01-01", "--to", "end", "--json", "-e", server.endpoint]
+    found, errors = json_lines("tail", "items", "--bucket", "1", *words, capture=capfdbinary)
+    assert found
+    (told,) = errors
+    assert told.startswith("go on with: ")
+    found, errors = json_lines("tail", "items", "--bucket", "0", *words, capture=capfdbinary)
+    assert not found
+    assert errors[0].endswith(f"may be gone: what is kept begins at 0:{end}")
+
+
 def test_offsets(server: RunningServer, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     """Start and end of each bucket's log, and where a time is."""
     end = ("-e", server.endpoint)
