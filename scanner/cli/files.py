@@ -177,7 +177,7 @@ class _UnchangedFile:
     What was found in it first, such as names, types and where its rows begin, is not true of another one.
     """
 
-    def __init__(self, path: Path, before: tuple[int, int] | None, file: RowFile, schema: pa.Schema) -> None:
+    def __init__(self, path: Path, before: tuple[int, ...] | None, file: RowFile, schema: pa.Schema) -> None:
         self._path = path
         self._before = before
         self._file = file
@@ -201,13 +201,16 @@ class _UnchangedFile:
             fail(f"{self._path} has changed while it was read; load it again when it is complete")
 
 
-def _state_of(path: Path) -> tuple[int, int] | None:
-    """What tells a file that was changed or replaced: its length and the time of its last change. None: it is gone."""
+def _state_of(path: Path) -> tuple[int, ...] | None:
+    """What tells a file that was changed or replaced; None: it is gone.
+
+    Length and time of the last change are not enough: both versions of an unpacked archive may have the same.
+    """
     try:
         found = path.stat()
     except OSError:
         return None
-    return found.st_size, found.st_mtime_ns
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 class _ParquetFile:
