@@ -19,8 +19,8 @@ import io
 import re
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, cast
@@ -86,11 +86,12 @@ class CsvText:
     def __init__(self, path: Path, dialect: CsvDialect) -> None:
         self.path = path
         self.dialect = dialect
-        for block in self._blocks(None):
-            self.names, self._header_bytes, self._header_lines = self._read_header(block)
-            break
-        else:
+        # Not left to the end of the generator, where Python lets no Ctrl-C through.
+        with closing(self._decoded(None)) as pieces:
+            block = next(self._blocks(pieces), None)
+        if block is None:
             fail(f"{path} is empty")
+        self.names, self._header_bytes, self._header_lines = self._read_header(block)
 
     def blocks(self, on_read: Callable[[int], None] | None = None) -> Iterator[CsvBlock]:
         """The rows behind the header.
@@ -102,7 +103,7 @@ class CsvText:
             Failure: The file is no CSV of this dialect and encoding; the message has the line.
         """
         start, lines = self._header_bytes, self._header_lines
-        for block in self._blocks(on_read):
+        for block in self._blocks(self._decoded(on_read)):
             self._require_line_breaks(block)
             yield CsvBlock(block.data[start:], block.first_line + lines)
             start = lines = 0
@@ -149,11 +150,11 @@ class CsvText:
             return names, taken, _line_breaks(block.data[:taken])
         fail(f"{self.path} is empty")
 
-    def _blocks(self, on_read: Callable[[int], None] | None) -> Iterator[CsvBlock]:
+    def _blocks(self, pieces: Iterator[bytes]) -> Iterator[CsvBlock]:
         """Cut the text behind the last row that is complete, over and over."""
         line, pending, length, quoted = 1, [], 0, False
         first = True
-        for piece in self._decoded(on_read):
+        for piece in pieces:
             if first:
                 first = False
                 self._newline = b"\r" if b"\n" not in piece and b"\r" in piece else b"\n"
@@ -254,7 +255,7 @@ class CsvText:
             return f'{hint}not behind a backslash; Spark does so with option("escape", \'"\')'
         return f"{hint}or say --quote none if quotes are ordinary text"
 
-    def _decoded(self, on_read: Callable[[int], None] | None) -> Iterator[bytes]:
+    def _decoded(self, on_read: Callable[[int], None] | None) -> Generator[bytes, None, None]:
         """The file's text as UTF-8, without a byte order mark, in pieces that end between characters."""
         name = self.dialect.encoding or "utf-8"
         decoder = codecs.getincrementaldecoder(name)("strict")

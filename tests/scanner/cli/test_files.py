@@ -6,6 +6,7 @@ import csv
 import datetime
 import decimal
 import gzip
+import io
 import json
 import os
 import struct
@@ -712,6 +713,21 @@ def test_a_file_that_changes_while_it_is_read(tmp_path: Path, change: Callable[[
     for remaining in (batches, source.batches()):
         with pytest.raises(click.ClickException, match="has changed while it was read"):
             next(remaining)
+
+
+def test_an_interrupt_when_the_header_was_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ends the reading; where Python ends a generator that is forgotten, it would be lost."""
+    path = tmp_path / "data.csv"
+    path.write_text("id\n1\n")
+    close = io.FileIO.close
+
+    def interrupted(file: io.FileIO) -> None:
+        close(file)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("scanner.cli.csv_text._Watched.close", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        opened(path)
 
 
 def test_pipes_are_refused(tmp_path: Path) -> None:
