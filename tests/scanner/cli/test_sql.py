@@ -8,6 +8,7 @@ import json
 import os
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -377,6 +378,23 @@ def test_all_uses_of_a_table_see_one_state(server: RunningServer) -> None:
         assert second.sort_by("id").equals(first.select(["price", "id"]).sort_by("id"))
         assert client.list_leases() == []
         assert table.new_scan().to_arrow().num_rows == ITEMS.num_rows
+
+
+@pytest.mark.parametrize("answered", [True, False])
+def test_a_lease_that_ends_is_told_where_it_is_missed(
+    server: RunningServer, monkeypatch: pytest.MonkeyPatch, answered: bool
+) -> None:
+    """A query that has its answer succeeds, as where it was stopped for longer than the lease lives."""
+
+    def lost(*_: object) -> None:
+        raise scanner.LeaseNotFound("the lease could not be renewed in time")
+
+    with scanner.sync.connect(server.endpoint) as client:
+        monkeypatch.setattr("scanner.sync.leases.Lease.__exit__", lost)
+        expected = nullcontext() if answered else pytest.raises(scanner.LeaseNotFound)
+        with expected, scans_of_one_state(client, ["items"]):
+            if not answered:
+                raise scanner.ServerUnavailable("the connection was lost")
 
 
 def test_a_table_that_is_made_anew_meanwhile_is_read_by_its_own_types(
