@@ -425,7 +425,7 @@ class BackupWriter:
                     os.link(earlier, target)
                     self._on_bytes(size)
                     return BackedUpFile(name=target.name, size=size, sha256=sha256)
-            elif earlier is not None:
+            elif earlier is not None and earlier.exists():  # Else somebody has removed that backup meanwhile.
                 _logger.warning(
                     "%s is damaged, and so are the backups that have it; it is copied anew", earlier
                 )

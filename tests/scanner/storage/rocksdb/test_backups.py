@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -193,6 +194,22 @@ def test_a_damaged_file_is_not_linked(data: Path, tmp_path: Path) -> None:
     with pytest.raises(DataCorrupted):
         restore(destination / FIRST_ID, tmp_path / "first")
     assert restore(destination / f"{FIRST_ID}-1", tmp_path / "second").rows == 900
+
+
+def test_an_earlier_backup_that_is_removed_meanwhile(
+    data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its files are copied anew, and nothing is called damaged."""
+    destination = tmp_path / "backups"
+    with RocksStore.open(data) as store:
+        back_up(store, data, destination)
+        catalog = load_catalog(data)
+        assert catalog is not None
+        with begin_backup(data, destination, NOW_US) as writer:
+            shutil.rmtree(destination / FIRST_ID)
+            writer.add_table(catalog.tables["items"], [store.create_checkpoint("items", 0)])
+            assert restore(destination / writer.finish().backup_id, tmp_path / "restored").rows == 900
+    assert caplog.messages == []
 
 
 def test_a_damaged_checkpoint_is_not_backed_up(data: Path, tmp_path: Path) -> None:
