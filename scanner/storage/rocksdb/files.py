@@ -183,15 +183,22 @@ class DirectoryHandle:
         """See that the path still leads to the directory.
 
         Raises:
-            StoreFailed: it was moved or replaced, and what would be written now would go elsewhere.
+            StoreFailed: it was moved or replaced, and what would be written now would go elsewhere; or the disk
+                refused.
         """
-        opened = os.fstat(self._descriptor)
+        with disk_errors(self.path):
+            opened = os.fstat(self._descriptor)
         require_directory(self.path, (opened.st_dev, opened.st_ino))
 
     def lasting(self, path: Path) -> Path:
-        """Another path to what is in it, which leads there for as long as it is open, wherever it is moved."""
+        """Another path to what is in it, which leads there for as long as it is open, wherever it is moved.
+
+        Raises:
+            StoreFailed: the disk refused.
+        """
         descriptor = Path(f"/proc/self/fd/{self._descriptor}")
-        return descriptor / path.relative_to(self.path) if descriptor.exists() else path
+        with disk_errors(self.path):
+            return descriptor / path.relative_to(self.path) if descriptor.exists() else path
 
     def close(self) -> None:
         """Close it."""

@@ -14,7 +14,7 @@ from threading import Barrier, BrokenBarrierError
 import pytest
 
 from scanner.errors import StoreFailed
-from scanner.storage.rocksdb.files import make_directories, replace_file
+from scanner.storage.rocksdb.files import DirectoryHandle, make_directories, replace_file
 
 THREADS = 8
 ROUNDS = 100
@@ -70,3 +70,11 @@ def test_a_file_belongs_to_whom_its_directory_belongs(
     monkeypatch.setattr(os, "geteuid", lambda: owner.st_uid + 1)
     replace_file(path, b"two")
     assert (given, path.read_bytes()) == ([(owner.st_uid, owner.st_gid)], b"two")
+
+
+def test_a_directory_that_does_not_answer_is_a_typed_error(tmp_path: Path) -> None:
+    """Whoever asks whether it is in its place catches that: a disk that is gone is none of our bugs."""
+    directory = DirectoryHandle(tmp_path)
+    directory.close()  # The system refuses what it is asked of it, as of one whose disk is gone.
+    with pytest.raises(StoreFailed, match=f"^{tmp_path}: "):
+        directory.require_in_place()
