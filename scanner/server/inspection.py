@@ -240,7 +240,8 @@ class Inspection:
                 f"{len(exposed)} files and directories are open to others than their user"
                 + ("" if is_open else "; the data directory above them is not"),
                 "rows and secrets may have been read by others" if is_open else "",
-                f"chmod -R go= {shlex.quote(str(self._path))}; the next start does it for what is weir's"
+                f"chmod -R go= {shlex.quote(str(self._path))}; the next start does it for what is weir's; where it has"
+                " no effect, mount the file system for that user alone (umask=077)"
                 if is_open
                 else "",
             )

@@ -312,7 +312,15 @@ def _tighten(path: Path) -> None:
     except StoreFailed as error:
         _logger.warning("others than the server's user may read rows in %s: %s", path, error)
         return
-    if exposed:
+    with disk_errors(path):
+        still_exposed = path.stat().st_mode & 0o077
+    if still_exposed:
+        _logger.warning(
+            "others than the server's user may read rows in %s: its file system keeps no modes; mount it for that user"
+            " alone (umask=077), or use another one",
+            path,
+        )
+    elif exposed:
         _logger.warning(
             "data directory %s was open to others than its user; it is no longer (%d files and directories)",
             path,

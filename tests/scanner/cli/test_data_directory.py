@@ -188,6 +188,18 @@ def test_a_lax_directory_is_tightened(tmp_path: Path, caplog: pytest.LogCaptureF
     assert len([line for line in caplog.messages if "was open to others" in line]) == 1
 
 
+def test_a_directory_whose_file_system_keeps_no_modes_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where a change of modes has no effect, as on exFAT, nothing says that others may read rows no longer."""
+    tmp_path.chmod(0o755)
+    monkeypatch.setattr(os, "chmod", lambda path, mode: None)
+    with running_server(tmp_path):
+        pass
+    (told,) = caplog.messages
+    assert told.startswith(f"others than the server's user may read rows in {tmp_path}: its file system keeps no")
+
+
 def test_a_directory_of_another_user_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

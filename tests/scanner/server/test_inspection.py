@@ -419,7 +419,8 @@ def test_strays_and_modes(data: Path) -> None:
         (Severity.NOTE, "documents/.leases.json.swp"),
     }
     assert [each.advice for each in findings if each.where == "."] == [
-        f"chmod -R go= '{data}'; the next start does it for what is weir's"
+        f"chmod -R go= '{data}'; the next start does it for what is weir's; where it has no effect, mount the file"
+        " system for that user alone (umask=077)"
     ]
 
 
