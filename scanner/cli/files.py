@@ -177,7 +177,7 @@ class _UnchangedFile:
     What was found in it first, such as names, types and where its rows begin, is not true of another one.
     """
 
-    def __init__(self, path: Path, before: tuple[int, ...] | None, file: RowFile, schema: pa.Schema) -> None:
+    def __init__(self, path: Path, before: tuple[int, int, int] | None, file: RowFile, schema: pa.Schema) -> None:
         self._path = path
         self._before = before
         self._file = file
@@ -201,16 +201,18 @@ class _UnchangedFile:
             fail(f"{self._path} has changed while it was read; load it again when it is complete")
 
 
-def _state_of(path: Path) -> tuple[int, ...] | None:
+def _state_of(path: Path) -> tuple[int, int, int] | None:
     """What tells a file that was changed or replaced; None: it is gone.
 
-    Length and time of the last change are not enough: both versions of an unpacked archive may have the same.
+    Length and time of modification are not enough: both versions of an unpacked archive may have the same, and nobody
+    can set the time of the last change. Its number would tell as well, but some file systems in user space give the
+    same file another one later.
     """
     try:
         found = path.stat()
     except OSError:
         return None
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+    return found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
 class _ParquetFile:
