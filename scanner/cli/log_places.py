@@ -98,7 +98,7 @@ def resolve_start(table: Table, texts: Sequence[str], wanted: Sequence[int]) -> 
     Args:
         table: Asked where its changelogs begin and end, or where a time is.
         texts: `earliest`, `latest`, a time, `OFFSET`, or `BUCKET:OFFSET` any number of times.
-        wanted: The buckets that are read.
+        wanted: The buckets that begin there.
 
     Raises:
         Failure: They are none of these.

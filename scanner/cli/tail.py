@@ -15,6 +15,7 @@ import json
 import shlex
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import IO, TYPE_CHECKING, Any, Final
 
 import click
@@ -44,7 +45,7 @@ from scanner.data.changes import (
     COMMIT_TIMESTAMP,
     LOG_OFFSET,
 )
-from scanner.errors import PermissionDenied, ScannerError, Unauthenticated
+from scanner.errors import GroupNotFound, PermissionDenied, ScannerError, Unauthenticated
 from scanner.escapes import escaped, escaped_json
 
 if TYPE_CHECKING:
@@ -145,7 +146,8 @@ def tail(
             planned = planned.limit(limit)
         start: dict[int, int] = {}
         if not snapshot:
-            start = resolve_start(opened, from_ or (LATEST,), read)
+            begun = set[int]() if group is None else _begun(opened, group)
+            start = resolve_start(opened, from_ or (LATEST,), [each for each in read if each not in begun])
             require_places("--from", start, read, opened.buckets)
             planned = planned.start_at(start)
         if group is not None:
@@ -185,6 +187,13 @@ def _follow(planned: Scan, place: _Place, *, as_json: bool) -> None:
                 _print_all(batches, ending, out, taken, as_json=as_json, coloured=coloured)
         finally:
             place.take_last(batches)
+
+
+def _begun(table: Table, group: str) -> set[int]:
+    """The buckets of which a group has a position: they do not begin at `--from`."""
+    with suppress(GroupNotFound):
+        return {each.bucket for each in table.group(group).buckets if each.position is not None}
+    return set()
 
 
 def _follow_group(planned: GroupScan, *, as_json: bool) -> None:

@@ -324,10 +324,10 @@ def test_what_retention_has_cut(server: RunningServer, capfdbinary: pytest.Captu
     assert [each["at"] for each in found] == [ends[0], ends[1]]
 
 
-def test_a_bucket_that_has_all_changes_is_not_said_to_lack_those_of_another(
+def test_changes_that_are_not_wanted_are_not_said_to_be_gone(
     server: RunningServer, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
-    """`--bucket` reads one: what retention has cut of the other does not matter."""
+    """What retention has cut does not matter of a bucket that is not read, or goes on at the position of a group."""
     with scanner.sync.connect(server.endpoint) as client:
         end = client.table("items").offsets()[0].end_offset
         client.compact_log("items", before=end, bucket=0)
@@ -336,9 +336,11 @@ def test_a_bucket_that_has_all_changes_is_not_said_to_lack_those_of_another(
     assert found
     (told,) = errors
     assert told.startswith("go on with: ")
-    found, errors = json_lines("tail", "items", "--bucket", "0", *words, capture=capfdbinary)
-    assert not found
-    assert errors[0].endswith(f"may be gone: what is kept begins at 0:{end}")
+    for which in (("--bucket", "0"), ("--group", "billing")):
+        _, errors = json_lines("tail", "items", *which, *words, capture=capfdbinary)
+        assert errors[0].endswith(f"may be gone: what is kept begins at 0:{end}")
+    _, errors = json_lines("tail", "items", "--group", "billing", *words, capture=capfdbinary)
+    assert not errors  # It goes on at its position.
 
 
 def test_offsets(server: RunningServer, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
