@@ -193,7 +193,8 @@ class Outbound:
         """Refuse a message that we do not take: a server says so with a status, a client cancels."""
         if self._client:
             failure: CallFailed = AnswerRefused(error.status, error.message)
-            if error.status is StatusCode.INTERNAL:  # no message: Apache puts a page behind an answer that it lost
+            if error.status is StatusCode.INTERNAL:
+                # It is no message: Apache httpd puts a page behind what it has of an answer that is cut.
                 failure = AnswerCut(error.status, f"the answer is malformed: {error.message}")
             self.reset_because(stream, ErrorCode.CANCEL, failure)
             return
