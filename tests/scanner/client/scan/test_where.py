@@ -154,6 +154,7 @@ def test_what_is_understood(text: str, said: Condition) -> None:
         ("(a = 1", "behind"),
         ("a = 1 xor b = 2", "behind"),
         ("a = 1 limit 5", "behind"),
+        ("if = 1", "did not understand 'if = 1'"),
         ("a = 1 order by b", "behind"),
         ("a as b", "behind"),
         ("select 1", "select"),
@@ -179,10 +180,13 @@ def test_what_is_understood(text: str, said: Condition) -> None:
         ("a = 1 and " * 30_000 + "a = 1", "too long"),
     ],
 )  # fmt: skip
-def test_what_is_not_understood_is_refused_in_one_line(text: str, mistake: str) -> None:
+def test_what_is_not_understood_is_refused_in_one_line(
+    text: str, mistake: str, caplog: pytest.LogCaptureFixture
+) -> None:
     """Nothing is left out or guessed: the line shows what was not understood, and what to write."""
     with pytest.raises(ArgumentInvalid) as refused:
         parse_where(text)
+    assert not caplog.records
     assert mistake in str(refused.value)
     assert "\n" not in str(refused.value)
     assert len(str(refused.value)) < 700
