@@ -79,19 +79,20 @@ def backup(destination: Path, data: Path, only_list: bool, as_json: bool, endpoi
     require_format(data)
     if not (data / FORMAT_NAME).exists():
         raise ArgumentInvalid(f"{data} is no data directory of weir; say --data DIR")
-    with (
-        connected(endpoint) as client,
-        _progress() as on_bytes,
-        begin_backup(data, destination, time.time_ns() // 1000, on_bytes) as writer,
-    ):
-        missing = _add_tables(client, writer, data)
-        made, copied = writer.finish(), writer.copied_bytes
-    if as_json:
-        click.echo(json.dumps({**dataclasses.asdict(made), "copied_bytes": copied}))
-    else:
-        click.echo(
-            f"backup {destination / made.backup_id}: {_outline(made)}, {short_bytes(copied)} of it new"
-        )
+    with connected(endpoint) as client:
+        with (
+            _progress() as on_bytes,
+            begin_backup(data, destination, time.time_ns() // 1000, on_bytes) as writer,
+        ):
+            missing = _add_tables(client, writer, data)
+            made, copied = writer.finish(), writer.copied_bytes
+        # Not behind the end of the connection, during which Ctrl-C would keep it from being said.
+        if as_json:
+            click.echo(json.dumps({**dataclasses.asdict(made), "copied_bytes": copied}))
+        else:
+            click.echo(
+                f"backup {destination / made.backup_id}: {_outline(made)}, {short_bytes(copied)} of it new"
+            )
     _warn(made)
     if missing:
         fail(f"backup {made.backup_id} lacks {counted(len(missing), 'damaged table')}: {', '.join(missing)}")

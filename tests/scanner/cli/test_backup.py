@@ -7,7 +7,7 @@ import json
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyarrow as pa
 import pytest
@@ -175,6 +175,27 @@ def test_what_fails_says_so(tmp_path: Path, weir_here: Weir) -> None:
     assert (damaged.returncode, damaged.stdout, damaged.stderr.count("\n")) == (1, "", 1)
     assert "is damaged" in damaged.stderr
     assert not (tmp_path / "restored").exists()
+
+
+def test_a_backup_that_is_interrupted_at_its_end_is_named(
+    tmp_path: Path, weir_here: Weir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is whole by then, and the end of the connection takes time, too."""
+    data, destination = tmp_path / "data", tmp_path / "backups"
+    close = scanner.sync.Client.close
+
+    def interrupted(client: scanner.sync.Client) -> NoReturn:
+        close(client)
+        raise KeyboardInterrupt
+
+    with running_server(data) as server:
+        monkeypatch.setattr(scanner.sync.Client, "close", interrupted)
+        # The output is that of the test as well.
+        monkeypatch.setattr("scanner.cli.forget_output", lambda: None)
+        made = weir_here("backup", destination, "--data", data, "-e", server.endpoint)
+    (found,) = list_backups(destination)
+    assert (made.returncode, made.stderr) == (130, "weir: interrupted\n")
+    assert made.stdout.startswith(f"backup {found.directory}: 0 tables")
 
 
 def test_a_damaged_table_does_not_cost_the_others(tmp_path: Path, weir_here: Weir) -> None:
