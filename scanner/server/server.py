@@ -60,7 +60,7 @@ from scanner.tasks import RunBlocking, bare, in_thread, inline
 from scanner.wire import methods
 from scanner.wire.queries import require_short
 from scanner.wire.statuses import errors_as_statuses, streaming, to_call_failed
-from transport import ServerStream, TransportConfig
+from transport import ServerStream, TransportConfig, host_port
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -464,8 +464,12 @@ async def _open_services(
 
 
 def _cannot_listen(host: str, port: int, error: OSError | UnicodeError) -> ArgumentInvalid:
+    refused = f"cannot listen on {host_port(host, port)}"
     if isinstance(error, UnicodeError):  # No machine can have that name.
-        return ArgumentInvalid(f"cannot listen on {host}:{port}: {error}")
+        return ArgumentInvalid(f"{refused}: {error}")
     if error.errno == errno.EADDRINUSE:
         return ArgumentInvalid(f"port {port} on {host} is in use; choose another one, or 0 for any free one")
-    return ArgumentInvalid(f"cannot listen on {host}:{port}: {error.strerror or error}")
+    reason = error.strerror or error
+    if error.errno == errno.EADDRNOTAVAIL:
+        reason = f"{reason}; name an address that this machine has, such as 127.0.0.1 where IPv6 is off"
+    return ArgumentInvalid(f"{refused}: {reason}")

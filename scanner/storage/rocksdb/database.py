@@ -74,6 +74,11 @@ _MEANINGS: tuple[tuple[str, type[ScannerError], str], ...] = (
     ("File too large", StoreFailed, "a file may not grow further; raise the limit"),
     ("Permission denied", StoreFailed, "give the server's user read and write access"),
     ("Read-only file system", StoreFailed, "mount it writable"),
+    (
+        "while link file to",
+        StoreFailed,
+        "a checkpoint consists of hard links; use a file system that has them, and files of the server's user",
+    ),
 )
 """What RocksDB says, what that is, and what to do about it. The first that fits is taken."""
 

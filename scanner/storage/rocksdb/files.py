@@ -32,6 +32,10 @@ _KINDS: dict[int, type[StoreFailed]] = {
     errno.ENFILE: TooManyFiles,
 }
 """What some errors of the operating system are; StoreFailed: any other."""
+_ADVICE: dict[int, str] = {
+    errno.EXDEV: "; overlayfs renames no directory of an image's layer: copy the data directory to a volume (cp -a)",
+}
+"""What to do about one whose own words do not tell."""
 
 
 def replace_file(path: Path, content: bytes) -> None:
@@ -258,4 +262,5 @@ def disk_errors(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         kind = _KINDS.get(error.errno or 0, StoreFailed)
-        raise kind(f"{error.filename or path}: {error.strerror or error}") from error
+        advice = _ADVICE.get(error.errno or 0, "")
+        raise kind(f"{error.filename or path}: {error.strerror or error}{advice}") from error

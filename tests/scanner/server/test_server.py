@@ -53,7 +53,8 @@ async def test_a_port_in_use_is_one_line_that_says_what_to_do() -> None:
 @pytest.mark.parametrize(
     ("host", "port", "said"),
     [
-        ("192.0.2.1", 0, r"192\.0\.2\.1:0"),
+        ("192.0.2.1", 0, r"192\.0\.2\.1:0: .*; name an address that this machine has"),
+        ("2001:db8::1", 0, r"\[2001:db8::1\]:0: .*; name an address that this machine has"),
         # The C library would listen on its lower sixteen bits, which nobody asked for.
         ("127.0.0.1", 65536, r"127\.0\.0\.1:65536: a port is at most 65535"),
         # Python's codec does not know such a name.

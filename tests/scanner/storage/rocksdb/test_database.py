@@ -54,6 +54,14 @@ def test_each_text_has_its_error(prose: str, kind: type[ScannerError]) -> None:
     assert "\n" not in str(error)
 
 
+def test_a_refused_hard_link_is_told_by_what_refused_it() -> None:
+    """A file system without hard links, as exFAT, is named as that; one that is full is not."""
+    prose = "IO error: {}while link file to /c/000019.sst: /d/000019.sst: {}"
+    assert "consists of hard links" in str(translate(prose.format("", "Operation not permitted"), _PATH))
+    full = "No space left on device"
+    assert type(translate(prose.format(f"{full}: ", full), _PATH)) is DiskFull
+
+
 def test_only_what_rocksdict_raises_is_translated() -> None:
     """Bugs of ours and errors that are typed already pass through as they are."""
     for error in (ValueError("ours"), StoreLocked("typed")):
