@@ -190,8 +190,7 @@ class DirectoryHandle:
             StoreFailed: it was moved or replaced, and what would be written now would go elsewhere; or the disk
                 refused.
         """
-        with disk_errors(self.path):
-            opened = os.fstat(self._descriptor)
+        opened = self._status()
         require_directory(self.path, (opened.st_dev, opened.st_ino))
 
     def lasting(self, path: Path) -> Path:
@@ -200,9 +199,18 @@ class DirectoryHandle:
         Raises:
             StoreFailed: the disk refused.
         """
+        self._status()
         descriptor = Path(f"/proc/self/fd/{self._descriptor}")
-        with disk_errors(self.path):
-            return descriptor / path.relative_to(self.path) if descriptor.exists() else path
+        return descriptor / path.relative_to(self.path) if descriptor.exists() else path
+
+    def _status(self) -> os.stat_result:
+        try:
+            return os.fstat(self._descriptor)
+        except OSError as error:
+            raise StoreFailed(
+                f"{self.path}: {error.strerror}; its disk is gone: bring it back, and start the server again if it does"
+                " not go on by itself"
+            ) from error
 
     def close(self) -> None:
         """Close it."""

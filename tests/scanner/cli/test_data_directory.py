@@ -197,7 +197,9 @@ def test_a_directory_whose_file_system_keeps_no_modes_is_told(
     with running_server(tmp_path):
         pass
     (told,) = caplog.messages
-    assert told.startswith(f"others than the server's user may read rows in {tmp_path}: its file system keeps no")
+    assert told.startswith(
+        f"others than the server's user may read rows in {tmp_path}: its file system keeps no"
+    )
 
 
 def test_a_directory_of_another_user_is_told(

@@ -76,5 +76,6 @@ def test_a_directory_that_does_not_answer_is_a_typed_error(tmp_path: Path) -> No
     """Whoever asks whether it is in its place catches that: a disk that is gone is none of our bugs."""
     directory = DirectoryHandle(tmp_path)
     directory.close()  # The system refuses what it is asked of it, as of one whose disk is gone.
-    with pytest.raises(StoreFailed, match=f"^{tmp_path}: "):
-        directory.require_in_place()
+    for ask in (directory.require_in_place, lambda: directory.lasting(tmp_path / "tables")):
+        with pytest.raises(StoreFailed, match=f"^{tmp_path}: .*; its disk is gone: "):
+            ask()
