@@ -177,7 +177,9 @@ class _UnchangedFile:
     What was found in it first, such as names, types and where its rows begin, is not true of another one.
     """
 
-    def __init__(self, path: Path, before: tuple[int, int, int] | None, file: RowFile, schema: pa.Schema) -> None:
+    def __init__(
+        self, path: Path, before: tuple[int, int, int] | None, file: RowFile, schema: pa.Schema
+    ) -> None:
         self._path = path
         self._before = before
         self._file = file

@@ -186,6 +186,13 @@ class Bucket(Protocol):
         """Time of the newest durable commit, in microseconds since 1970 UTC; later ones have later times. 0: none."""
 
     @property
+    def truncated_commit_us(self) -> int | None:
+        """Time of the newest commit that was truncated, as `newest_commit_us`; None: of that nothing is known.
+
+        Nor is it where the log begins within a share of a transaction, of which a part was truncated.
+        """
+
+    @property
     def open_iterators(self) -> int:
         """Iterators that snapshots of the live bucket and their scans hold, and its readers: they pin the directory."""
 

@@ -137,20 +137,23 @@ def test_a_state_that_is_kept_and_the_changes_from_it(
 
 
 def test_what_retention_has_cut_is_not_guessed(server: RunningServer, table: scanner.sync.Table) -> None:
-    """A time that may be before the changelog is an error, not the oldest state that is left."""
+    """A time before a commit that is gone is an error; one behind that is the oldest state that is left."""
     middle = change(table)
+    before = table.new_scan().to_arrow()
+    log = table.new_scan().with_source("log").stop_at("end").to_arrow()
+    times = log["_commit_timestamp"].to_pylist()
     table.write(rows(range(5), "late"))
-    log = table.new_scan().with_source("log").start_at(middle).stop_at("end").to_arrow()
-    time = log["_commit_timestamp"][0].as_py() - datetime.timedelta(microseconds=1)
 
     def truncate(it: Any) -> None:
         for _, index, bucket in it._services.catalog.open_buckets():
             bucket.storage.truncate_log(middle[index])
 
     server.ask(truncate)
+    hybrid = table.new_scan().with_source("hybrid")
     with pytest.raises(OffsetOutOfRange, match="cannot be told") as refused:
-        table.new_scan().with_source("hybrid").to_table(time)
+        hybrid.to_table(min(times))
     assert refused.value.oldest_offset
+    assert ordered(hybrid.to_table(max(times) + datetime.timedelta(microseconds=1))) == ordered(before)
 
 
 def test_what_makes_no_sense_is_refused(table: scanner.sync.Table) -> None:

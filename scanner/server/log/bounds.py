@@ -191,9 +191,11 @@ def keeps_since(storage: Bucket, offset: int, timestamp_us: int) -> bool:
         offset: Where the first commit at or after the time is.
         timestamp_us: The time.
     """
-    start = storage.log_start
-    # A commit that is kept and older, or none at all that is as young; of those that were cut nothing is known.
-    return start == 0 or start < offset or storage.newest_commit_us < timestamp_us
+    start, truncated_us = storage.log_start, storage.truncated_commit_us
+    # A commit that is kept and older, or none at all that is as young, or none that was cut.
+    if start == 0 or start < offset or storage.newest_commit_us < timestamp_us:
+        return True
+    return truncated_us is not None and truncated_us < timestamp_us
 
 
 def shown_time(timestamp_us: int) -> str:

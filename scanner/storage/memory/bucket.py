@@ -57,6 +57,7 @@ class BucketContents:
     log: list[Change] = field(default_factory=list)
     entries: list[Entry] = field(default_factory=list)
     log_start: int = 0
+    truncated_us: int | None = None
     timestamp_us: int = 0
     lineage: Lineage = field(default_factory=Lineage)
     group_states: dict[str, GroupState] = field(default_factory=dict)
@@ -115,6 +116,11 @@ class MemoryBucket:
     def newest_commit_us(self) -> int:
         """See `Bucket.newest_commit_us`."""
         return self.contents.timestamp_us
+
+    @property
+    def truncated_commit_us(self) -> int | None:
+        """See `Bucket.truncated_commit_us`."""
+        return self.contents.truncated_us
 
     @property
     def open_iterators(self) -> int:
@@ -353,6 +359,9 @@ class MemoryBucket:
         contents = self.contents
         kept = [entry for entry in contents.entries if entry.end > start_offset]
         start = kept[0].start if kept else self.log_end
+        if start > contents.log_start:
+            newest = contents.entries[len(contents.entries) - len(kept) - 1]
+            contents.truncated_us = None if kept and kept[0].continues else newest.timestamp_us
         del contents.log[: start - contents.log_start]
         contents.log_start, contents.entries = start, kept
 

@@ -94,6 +94,7 @@ from scanner.storage.rocksdb.log import (
     cut_files,
     files_to_join,
     log_files,
+    put_truncated,
     require_readable,
     stored_bytes,
 )
@@ -223,6 +224,11 @@ class RocksBucket:
     def newest_commit_us(self) -> int:
         """See `Bucket.newest_commit_us`."""
         return self._state.log_range.timestamp_us
+
+    @property
+    def truncated_commit_us(self) -> int | None:
+        """See `Bucket.truncated_commit_us`."""
+        return self._state.truncated_us
 
     @property
     def open_iterators(self) -> int:
@@ -369,15 +375,29 @@ class RocksBucket:
                 ordinal = ordinal_of_key(self._log.entry_at(start)[1])
             if start <= log_range.start:
                 return
+            truncated_us = self._newest_before(start)
             log_range = log_range._replace(start=start, start_ordinal=ordinal)
-            self._state = replace(self._state, log_range=log_range)
+            self._state = replace(self._state, log_range=log_range, truncated_us=truncated_us)
             batch = WriteBatch(raw_mode=True)
+            if truncated_us is not None:
+                put_truncated(database, batch, start, truncated_us)
             if start == log_range.end:
                 # Where there is no log any more, nothing may be there. What else is cut off waits for `free_log`.
                 _put_deletion(batch, database, log_range)
             batch.put(LOG_RANGE_KEY, encode_log_range(log_range), database.meta_family)
             self._make_durable(database, batch)
             self._note_durable(database)
+
+    def _newest_before(self, start: int) -> int | None:
+        """The `truncated_commit_us` of a log that begins there."""
+        log_range = self._state.log_range
+        if start == log_range.end:
+            return log_range.timestamp_us
+        try:
+            within = self._log.entry_at(start)[0].continues
+            return None if within else self._log.entry_at(start - 1)[0].timestamp_us
+        except (DataCorrupted, StoreFailed):
+            return None  # What cannot be read can be truncated.
 
     def create_checkpoint(self, directory: Path) -> Checkpoint:
         """Keep the state as of now in a directory of the bucket's checkpoints. See `Store.create_checkpoint`."""
@@ -659,7 +679,7 @@ class RocksBucket:
             return
         self._make_durable(database, batch)
         # At once: a concurrent reader of the log sees the new end only when its history is known.
-        self._state = BucketState(log_range, lineage, groups, shares, state.writers)
+        self._state = BucketState(log_range, lineage, groups, shares, state.writers, self._state.truncated_us)
         state.writers.take(writers)
         self._reached = None
         # A history begins with a change, not with what is remembered of readers, transactions and writers.

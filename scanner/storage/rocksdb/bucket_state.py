@@ -21,7 +21,7 @@ from scanner.storage.group_states import (
 from scanner.storage.lineage import Lineage
 from scanner.storage.rocksdb.changelog import EMPTY_RANGE, LogRange
 from scanner.storage.rocksdb.database import Database, rocksdb_errors
-from scanner.storage.rocksdb.log import load_log_range, read_lineage
+from scanner.storage.rocksdb.log import load_log_range, read_lineage, read_truncated
 from scanner.storage.transactions import AppliedShare, decode_applied, encode_applied
 from scanner.storage.writers import WRITERS_MAX, KnownWriters
 
@@ -93,6 +93,8 @@ class BucketState:
     applied: Mapping[str, AppliedShare] = field(default_factory=dict)
     writers: KnownWriters = field(default_factory=KnownWriters)
     """Changed in place: there are many, and a commit is of few."""
+    truncated_us: int | None = None
+    """See `Bucket.truncated_commit_us`."""
 
 
 def load_state(database: Database) -> BucketState:
@@ -109,7 +111,10 @@ def load_state(database: Database) -> BucketState:
             f" {lineage.histories[-1].start}; restore the files from a copy"
         )
     writers = KnownWriters(_load_writers(database))
-    return BucketState(log_range, lineage, GROUPS.load(database), APPLIED.load(database), writers)
+    groups, applied = GROUPS.load(database), APPLIED.load(database)
+    return BucketState(
+        log_range, lineage, groups, applied, writers, read_truncated(database, log_range.start)
+    )
 
 
 def require_identity(database: Database, identity: bytes) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 import re
+import struct
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -37,12 +38,16 @@ from scanner.storage.rocksdb.database import Database, rocksdb_errors
 from scanner.storage.rocksdb.sst_files import SstFile, sst_files
 
 if TYPE_CHECKING:
-    from rocksdict import RdictIter
+    from rocksdict import RdictIter, WriteBatch
 
 LOG_RANGE_KEY = b"log_range"
 """In `meta`."""
 LINEAGE_KEY = b"lineage"
 """In `meta`."""
+_TRUNCATED_KEY = b"log_truncated"
+"""In `meta`: where the log began when it was truncated, and the time of the newest commit before. An older weir that
+truncates it leaves this as it is, so it is of use only where the log still begins there."""
+_TRUNCATED = struct.Struct(">Qq")
 _TOTAL = re.compile(r"# (entries|deletions|range deletions)=(\d+)")
 """In RocksDB's list of what the files of a level have together."""
 _FILES_MAX: Final = 16
@@ -115,6 +120,25 @@ def read_log_range(database: Database) -> LogRange | None:
     with rocksdb_errors(database.path):
         stored = database.meta.get(LOG_RANGE_KEY)
     return None if stored is None else decode_log_range(stored)
+
+
+def put_truncated(database: Database, batch: WriteBatch, start: int, timestamp_us: int) -> None:
+    """Add to a truncation the time of the newest commit that it drops."""
+    batch.put(_TRUNCATED_KEY, _TRUNCATED.pack(start, timestamp_us), database.meta_family)
+
+
+def read_truncated(database: Database, start: int) -> int | None:
+    """The time of the newest commit before the start of the log; None: it is not known.
+
+    Raises:
+        StoreFailed: The disk refused.
+    """
+    with rocksdb_errors(database.path):
+        stored = database.meta.get(_TRUNCATED_KEY)
+    if stored is None or len(stored) != _TRUNCATED.size:
+        return None
+    noted, timestamp_us = _TRUNCATED.unpack(stored)
+    return timestamp_us if noted == start else None
 
 
 def read_lineage(database: Database) -> Lineage:

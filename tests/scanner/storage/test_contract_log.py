@@ -218,6 +218,24 @@ def test_a_truncated_log_survives_a_restart(store: Store, restart: Callable[[Sto
     assert bucket.commit([[delete(1)]]) == [(100, 101)]
 
 
+def test_the_time_of_the_newest_commit_that_was_truncated(
+    store: Store, restart: Callable[[Store], Store]
+) -> None:
+    """It tells from when on the log has everything; an offset inside a commit truncates those before."""
+    bucket = store.bucket("items", 0)
+    assert bucket.truncated_commit_us is None
+    for number in range(4):
+        bucket.commit([puts((each, f"{number}") for each in range(5))], clock_us=100 * (number + 1))
+    for start, expected in ((3, None), (5, 100), (14, 100), (15, 200), (35, 400)):
+        bucket.truncate_log(start)
+        assert bucket.truncated_commit_us == expected
+        store = restart(store)
+        bucket = store.bucket("items", 0)
+        assert bucket.truncated_commit_us == expected
+    bucket.commit([[delete(1)]], clock_us=500)
+    assert bucket.truncated_commit_us == 400
+
+
 def test_a_time_has_its_offset(store: Store) -> None:
     """The first change committed at or after a time, whatever is asked; log_end past the newest."""
     bucket = store.bucket("items", 0)

@@ -321,3 +321,8 @@ def test_a_share_in_pieces_has_one_place_in_time(store: Store, restart: Callable
     assert bucket.offset_at(share[-1].timestamp_us + 1) == bucket.log_end - 2
     bucket.truncate_log(4)
     assert bucket.offset_at(0) == bucket.log_start == bucket.offset_at(share[-1].timestamp_us)
+    assert (
+        bucket.truncated_commit_us is None
+    )  # A time from the pieces that are left is in front of those that are gone.
+    bucket.truncate_log(bucket.log_end - 2)
+    assert bucket.truncated_commit_us == share[-1].timestamp_us

@@ -486,7 +486,14 @@ def test_a_cut_writes_nothing_again_that_stays(
     assert changes_of(bucket) == changes
 
 
-@pytest.mark.parametrize("number", [0, 2, 3])
+def test_what_is_damaged_can_be_cut(of_ten_files: RocksBucket) -> None:
+    """The time of the newest commit that goes is not known then."""
+    flip(Path(sorted(_files(of_ten_files), key=lambda file: file.start_key)[3].path), 20)
+    of_ten_files.truncate_log(15)
+    assert (of_ten_files.log_start, of_ten_files.truncated_commit_us) == (15, None)
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
 def test_what_is_cut_and_damaged_stays(
     of_ten_files: RocksBucket, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
