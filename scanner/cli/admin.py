@@ -98,9 +98,9 @@ def drain(timeout: float | None, endpoint: str) -> None:
     """Shut the server down gracefully, as SIGTERM does: it takes no new calls, and running ones may finish."""
     with connected(endpoint) as client:
         begun = client.drain(timeout)
-    others = begun.streams - 1
-    calls = "1 call runs" if others == 1 else f"{others} calls run"
-    note(f"{'was draining before' if begun.already_draining else 'draining'}; {calls}")
+        others = begun.streams - 1
+        calls = "1 call runs" if others == 1 else f"{others} calls run"
+        note(f"{'was draining before' if begun.already_draining else 'draining'}; {calls}")
 
 
 def what(stream: StreamInfo) -> str:

@@ -454,8 +454,8 @@ def delete(table: str, keys: tuple[str, ...], endpoint: str) -> None:
     with connected(endpoint) as client:
         opened = client.table(table)
         result = opened.delete(parse_keys(opened.description, keys))
-    deleted = sum(end - start for _, start, end in result.ranges)
-    click.echo(f"deleted {counted(deleted, 'row')} of {table}")
+        deleted = sum(end - start for _, start, end in result.ranges)
+        click.echo(f"deleted {counted(deleted, 'row')} of {table}")
 
 
 def parse_keys(table: TableDescription, keys: tuple[str, ...]) -> pa.RecordBatch:

@@ -164,7 +164,7 @@ def renew(lease_id: str, ttl: float | None, principal: str, endpoint: str) -> No
     """Restart a lease's time."""
     with connected(endpoint) as client:
         renewed = client.leases.renew(lease_id, ttl, principal)
-    note(f"lease {lease_id} ends in {round(renewed.remaining_s, 1):g} s, unless it is renewed")
+        note(f"lease {lease_id} ends in {round(renewed.remaining_s, 1):g} s, unless it is renewed")
 
 
 @leases.command(
@@ -183,10 +183,10 @@ def release(lease_id: str, targets: tuple[str, ...], principal: str, endpoint: s
             left = client.leases.release(lease_id, table, buckets, principal)
         # An administrator sees the leases of others, which may have that id and are not meant.
         ended = before - _owners(client, lease_id)
-    if left is not None:
-        note(f"lease {lease_id} keeps {counted(len(left.buckets), 'bucket')}")
-    else:
-        note(f"lease {lease_id} is gone" if ended else f"there was no lease {lease_id}")
+        if left is not None:
+            note(f"lease {lease_id} keeps {counted(len(left.buckets), 'bucket')}")
+        else:
+            note(f"lease {lease_id} is gone" if ended else f"there was no lease {lease_id}")
 
 
 def _owners(client: Client, lease_id: str) -> set[str]:

@@ -87,7 +87,7 @@ def add_column(table: str, name: str, type_: str, endpoint: str) -> None:
     column = pa.field(name, parse_type(type_))
     with connected(endpoint) as client:
         client.table(table).add_column(column)
-    note(f"added column {name} to {table}")
+        note(f"added column {name} to {table}")
 
 
 @click.command(epilog=example("weir drop flights --yes"))
@@ -105,4 +105,4 @@ def drop(table: str, yes: bool, endpoint: str) -> None:
             if not click.confirm(f"Drop table {table} and everything in it?", err=True):
                 fail(f"table {table} was not dropped")
         client.drop_table(table, table_id=meant.table_id)
-    note(f"dropped {table}")
+        note(f"dropped {table}")
