@@ -32,8 +32,8 @@ class ArrowStream(Protocol):
 
 ArrowRows: TypeAlias = pa.Table | pa.RecordBatch
 Rows: TypeAlias = ArrowRows | ArrowStream
-"""Rows by column name. Of a pandas data frame NaN counts as null, and its index is a column, but for a RangeIndex
-without a name."""
+"""Rows by column name. Of a pandas data frame NaN counts as null, and each level of its index is a column, but for a
+RangeIndex without a name."""
 
 
 _OF_DUCKDB: Final = ("types", ("UHUGEINT", "BIT"))
@@ -62,11 +62,16 @@ def to_arrow(rows: Rows) -> ArrowRows:
     if isinstance(rows, pa.Table | pa.RecordBatch):
         return rows
     if is_rows(rows):
-        _require_own_values(rows)
-        if _is_pandas(rows) and _has_named_index(rows):
-            # Arrow leaves a RangeIndex out, and pandas 3 makes one of every index of numbers that it fits.
-            return pa.Table.from_pandas(rows, preserve_index=True)
-        return pa.table(rows)
+        # A frame of narwhals gives the stream of the one that it wraps.
+        own: Any = rows.to_native() if hasattr(type(rows), "to_native") else rows
+        _require_own_values(own)
+        table = pa.table(rows)
+        if _is_pandas(own):
+            # Arrow leaves a RangeIndex out, and pandas 3 makes one of every level of numbers that it fits.
+            for level, name in enumerate(own.index.names):
+                if name is not None and str(name) not in table.column_names:
+                    table = table.append_column(str(name), pa.array(own.index.get_level_values(level)))
+        return table
     raise TypeError(
         "rows are an Arrow table, a data frame of polars or pandas, or another Arrow stream, not"
         f" {type(rows).__name__}; make a table of dicts with pyarrow.Table.from_pylist"
@@ -79,8 +84,6 @@ def _require_own_values(rows: Any) -> None:
     Raises:
         SchemaMismatch: There is one.
     """
-    if hasattr(type(rows), "to_native"):  # A frame of narwhals gives the stream of the one that it wraps.
-        rows = rows.to_native()
     # A frame may be of a class that somebody derived from the library's.
     libraries = {each.__module__.partition(".")[0] for each in type(rows).__mro__}.intersection(_UNLIKE_ARROW)
     types, unlike_arrow = _UNLIKE_ARROW[libraries.pop()] if libraries else ("", ())
@@ -99,10 +102,6 @@ def _is_pandas(rows: object) -> bool:
     # pandas has none yet where another thread is just importing it.
     frames: Any = getattr(sys.modules.get("pandas"), "DataFrame", ())
     return isinstance(rows, frames)
-
-
-def _has_named_index(frame: Any) -> bool:
-    return frame.index.name is not None and frame.index.name not in frame.columns
 
 
 def _require_one_kind(name: object, values: Iterable[object]) -> None:

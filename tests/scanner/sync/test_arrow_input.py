@@ -125,13 +125,17 @@ def test_what_arrow_has_not_is_refused(
 
 
 def test_an_index_of_pandas_is_a_column(table: scanner.sync.Table) -> None:
-    """One with the name of a column is that column; another one is refused and not dropped."""
+    """A level with the name of a column is that column; another one is refused and not dropped."""
     frame: pd.DataFrame = ROWS.to_pandas()
     table.write(frame.set_index("k"))
     assert stored(table).equals(ROWS)
     numbered = frame.sort_values("k").drop(columns="k")
-    table.write(numbered.set_index(pd.RangeIndex(7, 7 + len(numbered), name="k")))
-    assert set(range(7, 7 + len(numbered))) < set(stored(table)["k"].to_pylist())
+    numbers = pd.RangeIndex(7, 7 + len(numbered), name="k")
+    table.write(numbered.set_index(numbers))
+    assert set(numbers) < set(stored(table)["k"].to_pylist())
+    further = numbered.set_index(pd.MultiIndex.from_arrays([numbers + 50_000, numbered.pop("text")]))
+    table.write(Wrapped(further))
+    assert set(numbers + 50_000) < set(stored(table)["k"].to_pylist())
     with pytest.raises(
         scanner.SchemaMismatch, match=r"__index_level_0__.*reset_index\(drop=True\) leaves it out"
     ):
