@@ -44,8 +44,10 @@ _COMPARISONS: Final[dict[type[exp.Expr], tuple[Operator, Operator]]] = {
 _NEVER_NEXT: Final = frozenset(
     {
         (TokenType.L_PAREN, TokenType.COMMA),
-        (TokenType.COMMA, TokenType.COMMA),
-        (TokenType.COMMA, TokenType.R_PAREN),
+        (TokenType.L_BRACKET, TokenType.COMMA),
+        *itertools.product(
+            (TokenType.COMMA, TokenType.PLUS), (TokenType.COMMA, TokenType.R_PAREN, TokenType.R_BRACKET)
+        ),
         (TokenType.NOT, TokenType.IS),
     }
 )
