@@ -277,7 +277,7 @@ class CsvText:
                     if not isinstance(error, UnicodeDecodeError) or error.reason.endswith("start with BOM"):
                         fail(f"{self.path} cannot be read as {name}: {error}; say another, such as utf-16-le")
                     line = 1 + breaks + _line_breaks(error.object[: error.start])
-                    self._refuse_text(line, error.object[error.start])
+                    self._refuse_text(line, error.object[error.start : error.start + 2])
                 if piece:
                     yield piece
                     breaks += _line_breaks(piece)
@@ -293,11 +293,12 @@ class CsvText:
             fail(f"{self.path} has a stream of Arrow in it, not CSV; write it as Parquet")
         fail(f"{self.path} has {kind} in it, not CSV; unpack it, and name it .{kind.lower()}")
 
-    def _refuse_text(self, line: int, octet: int) -> NoReturn:
+    def _refuse_text(self, line: int, octets: bytes) -> NoReturn:
+        octet = octets[0]
         if self.dialect.encoding is not None:
             fail(f"{self.path} is not {self.dialect.encoding}: octet 0x{octet:02X} on line {line}")
-        # In a first line they are a byte order mark more often than the letters that cp1252 has for them.
-        example = "utf-16" if line == 1 and octet in b"\xff\xfe" else "cp1252"
+        # One of them alone is a letter of cp1252: the Icelandic thorn is 0xFE.
+        example = "utf-16" if octets in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "cp1252"
         fail(
             f"{self.path} is not UTF-8: octet 0x{octet:02X} on line {line}; name its encoding, for example"
             f" --encoding {example}"

@@ -201,6 +201,7 @@ def test_parquet_is_not_held_as_a_whole(tmp_path: Path, rows: int, group_rows: i
         ("data.csv", b"PAR1\x15\x80", "has Parquet in it, not CSV; .*name it .parquet"),
         ("data.csv.gz", gzip.compress(b"ARROW1\0\0\xff", mtime=0), "has Arrow in it, not CSV; unpack it"),
         ("data.csv", "a,b\n1,2\n".encode("utf-16"), "octet 0xFF on line 1; .*--encoding utf-16"),
+        ("data.csv", b"\xfej\xf3\xf0,b\n1,2\n", "octet 0xFE on line 1; .*--encoding cp1252"),
         ("data.csv", b"PAR1,b\n1,caf\xe9\n", "octet 0xE9 on line 2; .*--encoding"),
         ("data.csv", b"\xff\xff\xff\xff\x10\0\0\0", "has a stream of Arrow in it, not CSV"),
         ("data.arrows", b"\xff\xff\xff\xff\x10\0\0\0", "stream of Arrow, not a file"),
