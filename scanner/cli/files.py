@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import codecs
 import json
+import os
 import re
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -112,13 +114,16 @@ def open_file(
     """
     if not path.is_file():
         fail(f"{path} is no regular file, and files are read more than once; write it to a file first")
-    before = _state_of(path)
+    try:
+        version = _Version(path)
+    except OSError as error:
+        fail(f"cannot read {path}: {error.strerror}")
     file = _open_by_content(path, options, schema, on_read)
     if not isinstance(file, _CsvFile):  # Which has seen to its types before it has read all of it.
         if options.given:
             fail(f"{path} is no CSV: leave {', '.join(options.given)} out")
         _require_types(path, file.schema.names, options.types, schema)
-    return _UnchangedFile(path, before, file, _with_types(file.schema, options.types))
+    return _UnchangedFile(path, version, file, _with_types(file.schema, options.types))
 
 
 def _open_by_content(
@@ -177,11 +182,9 @@ class _UnchangedFile:
     What was found in it first, such as names, types and where its rows begin, is not true of another one.
     """
 
-    def __init__(
-        self, path: Path, before: tuple[int, int, int] | None, file: RowFile, schema: pa.Schema
-    ) -> None:
+    def __init__(self, path: Path, version: _Version, file: RowFile, schema: pa.Schema) -> None:
         self._path = path
-        self._before = before
+        self._version = version
         self._file = file
         self.schema, self.rows, self.found_types = schema, file.rows, file.found_types
 
@@ -199,22 +202,37 @@ class _UnchangedFile:
             yield batch
 
     def _require_unchanged(self) -> None:
-        if _state_of(self._path) != self._before:
+        if not self._version.is_current():
             fail(f"{self._path} has changed while it was read; load it again when it is complete")
 
 
-def _state_of(path: Path) -> tuple[int, int, int] | None:
-    """What tells a file that was changed or replaced; None: it is gone.
+class _Version:
+    """A file as it is now.
 
-    Length and time of modification are not enough: both versions of an unpacked archive may have the same, and nobody
-    can set the time of the last change. Its number would tell as well, but some file systems in user space give the
-    same file another one later.
+    Times alone do not tell it from another one: the files of an unpacked archive may all have the same, that of the
+    last change included, whose clock ticks every few milliseconds. Nor does its number, unless it is held open: another
+    file gets that of one that is gone, and some file systems in user space number a file anew once nobody has it open.
+
+    Raises:
+        OSError: It cannot be opened.
     """
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        weakref.finalize(self, os.close, os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+        self._state = _state_of(path)
+
+    def is_current(self) -> bool:
+        """Whether the path leads to it, and it has not changed."""
+        try:
+            return _state_of(self._path) == self._state
+        except OSError:
+            return False
+
+
+def _state_of(path: Path) -> tuple[int, ...]:
+    found = path.stat()
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
 class _ParquetFile:

@@ -14,6 +14,7 @@ import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import click
 import pyarrow as pa
@@ -694,6 +695,13 @@ def _replace_by_as_old(path: Path) -> None:
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
+def _write_anew(path: Path) -> None:
+    """It may get the number of the one that is gone, unless that is open."""
+    text = path.read_text()
+    path.unlink()
+    path.write_text(text.replace("a,b", "b,a"))
+
+
 def _append(path: Path) -> None:
     with path.open("a") as file:
         file.write("9,9,9\n")
@@ -714,6 +722,28 @@ def test_a_file_that_changes_while_it_is_read(tmp_path: Path, change: Callable[[
     for remaining in (batches, source.batches()):
         with pytest.raises(click.ClickException, match="has changed while it was read"):
             next(remaining)
+
+
+@pytest.mark.parametrize("change", [_replace, _write_anew])
+def test_another_file_of_the_same_times(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Path], None]
+) -> None:
+    """The clock of a disk ticks slowly: two files of an archive may have the same times, all of them."""
+    stat = Path.stat
+
+    def timeless(path: Path, **options: bool) -> SimpleNamespace:
+        found = stat(path, **options)
+        same = {name: getattr(found, name) for name in ("st_mode", "st_dev", "st_ino", "st_size")}
+        return SimpleNamespace(**same, st_mtime_ns=0, st_ctime_ns=0)
+
+    monkeypatch.setattr(Path, "stat", timeless)
+    path = tmp_path / "data.csv"
+    path.write_text("id,a,b\n1,2,3\n")
+    source = opened(path)
+    assert read(source).num_rows == 1
+    change(path)
+    with pytest.raises(click.ClickException, match="has changed while it was read"):
+        next(source.batches())
 
 
 def test_an_interrupt_when_the_header_was_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
