@@ -11,6 +11,7 @@ from __future__ import annotations
 import datetime
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final
 
 import numpy as np
@@ -189,18 +190,13 @@ def _decimals_from_text(texts: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _times_from_text(texts: pa.Array, kind: pa.DataType) -> pa.Array:
-    try:
-        return texts.cast(kind)
-    except pa.ArrowInvalid:
-        return _far_times_from_text(texts, kind)
-
-
-def _far_times_from_text(texts: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Read times of which Arrow does not read some; each by itself.
+    """Read times; where Arrow does not read some, each by itself.
 
     Raises:
         ArrowInvalid: One cannot be read, or does not fit the type.
     """
+    with suppress(pa.ArrowInvalid):
+        return texts.cast(kind)
     unit = "D" if pa.types.is_date(kind) else kind.unit
     numbers: list[int | None] = []
     for text in texts.to_pylist():

@@ -108,12 +108,8 @@ class CsvText:
             yield CsvBlock(block.data[start:], block.first_line + lines)
             start = lines = 0
 
-    def records(self, block: CsvBlock) -> Iterator[tuple[int, list[str]]]:
-        """The rows of a block one by one, each with the line on which it begins; for messages, slow."""
-        for line, _, values in self._records(block):
-            yield line, values
-
-    def _records(self, block: CsvBlock) -> Iterator[tuple[int, int, list[str]]]:
+    def records(self, block: CsvBlock) -> Iterator[tuple[int, int, list[str]]]:
+        """The rows of a block one by one: the line on which each begins, and the octets up to its end. Slow."""
         taken = 0
 
         def lines() -> Iterator[str]:
@@ -140,7 +136,7 @@ class CsvText:
         return csv.reader(lines, delimiter=delimiter, quotechar=quote, strict=True)
 
     def _read_header(self, block: CsvBlock) -> tuple[list[str], int, int]:
-        for _, taken, names in self._records(block):
+        for _, taken, names in self.records(block):
             if any("\0" in name for name in names):
                 fail(
                     f"{self.path} has a NUL in the name of a column; rename it, or if the file has another encoding,"

@@ -50,8 +50,8 @@ class ColumnTypes:
             "integer": _is_integer,
             "boolean": lambda texts: _all(pc.is_in(texts, value_set=_BOOLEANS)),
             "date": lambda texts: _matches(texts, _DATE) and _casts(texts, pa.date32()),
-            "time": self._is_time,
-            "instant": self._is_instant,
+            "time": lambda texts: _matches(texts, _TIME) and self._is_exact_time(texts, None),
+            "instant": lambda texts: _matches(texts, _INSTANT) and self._is_exact_time(texts, "UTC"),
             "float": self._is_float,
             "decimal": self._is_decimal,
         }
@@ -95,12 +95,6 @@ class ColumnTypes:
         if "decimal" in kinds:
             return pa.decimal128(_DECIMAL_DIGITS_MAX, self._digits[1])
         return pa.string()
-
-    def _is_time(self, texts: pa.Array) -> bool:
-        return _matches(texts, _TIME) and self._is_exact_time(texts, None)
-
-    def _is_instant(self, texts: pa.Array) -> bool:
-        return _matches(texts, _INSTANT) and self._is_exact_time(texts, "UTC")
 
     def _is_exact_time(self, texts: pa.Array, zone: str | None) -> bool:
         fractions = pc.extract_regex(texts, r"\.(?P<digits>[0-9]+)").field(0)

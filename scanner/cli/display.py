@@ -61,13 +61,8 @@ def print_records(records: Sequence[Mapping[str, object]], *, as_json: bool, non
         note(none)
 
 
-def print_vertically(columns: Mapping[str, Sequence[object]], file: IO[str] | None = None) -> None:
-    """Print each row as a block with a line for each column; nothing is cut.
-
-    Args:
-        columns: By heading.
-        file: By default standard output.
-    """
+def print_vertically(columns: Mapping[str, Sequence[object]], file: IO[str]) -> None:
+    """Print each row, of columns by heading, as a block with a line for each column; nothing is cut."""
     names = [escaped(name) for name in columns]
     width = max(map(cell_len, names), default=0)
     lines = []
@@ -77,7 +72,7 @@ def print_vertically(columns: Mapping[str, Sequence[object]], file: IO[str] | No
             f"{set_cell_size(name, width)}{_GAP}{_cell(value)}".rstrip()
             for name, value in zip(names, row, strict=True)
         ]
-    page("".join(f"{line}\n" for line in lines), sys.stdout if file is None else file)
+    page("".join(f"{line}\n" for line in lines), file)
 
 
 def page(text: str, file: IO[str]) -> None:

@@ -242,9 +242,12 @@ class _ParquetFile:
         self._path = path
         self._unit = "us"
         with self._reading(self._unit) as file:
-            self._instants = _int96_columns(file)
-            self._enums = _enum_columns(file)
-            _refuse_intervals(path, file)
+            leaves = [file.schema.column(index) for index in range(len(file.schema))]
+            # The old timestamps are instants in UTC wherever they are written: by Spark, Hive, Impala.
+            self._instants = frozenset(leaf.path for leaf in leaves if leaf.physical_type == "INT96")
+            # Enums, as of Avro and Protocol Buffers, are texts, of which Arrow makes octets.
+            self._enums = frozenset(leaf.path for leaf in leaves if leaf.converted_type == "ENUM")
+            _refuse_intervals(path, file, leaves)
             _refuse_extensions(path, file.schema_arrow)
             require_names_apart(path, file.schema_arrow.names)
             found: pa.Schema = file.schema_arrow
@@ -349,18 +352,6 @@ def _batches_of(file: pq.ParquetFile, columns: Sequence[str] | None = None) -> I
     yield from file.iter_batches(_BATCH_ROWS, groups, columns)
 
 
-def _int96_columns(file: pq.ParquetFile) -> frozenset[str]:
-    """Columns of the old timestamps, which are instants in UTC wherever they are written: by Spark, Hive, Impala."""
-    leaves = (file.schema.column(index) for index in range(len(file.schema)))
-    return frozenset(leaf.path for leaf in leaves if leaf.physical_type == "INT96")
-
-
-def _enum_columns(file: pq.ParquetFile) -> frozenset[str]:
-    """Columns of enums, as of Avro and Protocol Buffers: texts, of which Arrow makes octets."""
-    leaves = (file.schema.column(index) for index in range(len(file.schema)))
-    return frozenset(leaf.path for leaf in leaves if leaf.converted_type == "ENUM")
-
-
 def _in_old_calendar(file: pq.ParquetFile) -> tuple[bool, bool]:
     """Whether Spark wrote days and times, and INT96, by the Julian calendar where that was in use.
 
@@ -377,13 +368,12 @@ def _in_old_calendar(file: pq.ParquetFile) -> tuple[bool, bool]:
     )
 
 
-def _refuse_intervals(path: Path, file: pq.ParquetFile) -> None:
+def _refuse_intervals(path: Path, file: pq.ParquetFile, leaves: Sequence[Any]) -> None:
     """Refuse what Parquet stores as plain integers or octets, with its meaning beside it.
 
     Raises:
         Failure: A column is an interval or a duration.
     """
-    leaves = (file.schema.column(index) for index in range(len(file.schema)))
     refused = {leaf.path: "interval" for leaf in leaves if _is_interval(leaf)}
     refused |= {each.name: str(each.type) for each in file.schema_arrow if pa.types.is_duration(each.type)}
     spark = (file.metadata.metadata or {}).get(_SPARK_SCHEMA)
@@ -536,7 +526,7 @@ class _CsvFile:
         data = block.data
         alone = b"\n" in data and data.count(b"\r") > data.count(b"\r\n")
         hint = "; a carriage return alone ends a row, too, unless its value is in quotes" if alone else ""
-        for line, values in self._text.records(block):
+        for line, _, values in self._text.records(block):
             if len(values) != wanted:
                 fail(
                     f"{self._path}: the row on line {line} has {counted(len(values), 'value')},"
@@ -550,7 +540,7 @@ class _CsvFile:
         except pa.ArrowInvalid:
             row = self._first_unfit(texts, each.type)
         line = next(
-            (line for number, (line, _) in enumerate(self._text.records(block)) if number == row),
+            (line for number, (line, *_) in enumerate(self._text.records(block)) if number == row),
             block.first_line,
         )
         cell = shortened(texts[row].as_py())

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar
+from typing import IO, Any, Final, Protocol, TypeVar
 
 import click
 import pyarrow as pa
@@ -22,9 +22,6 @@ from scanner.cli.cells import times_to_text, to_text
 from scanner.cli.connection import with_options
 from scanner.cli.display import print_table, print_vertically
 from scanner.escapes import escaped_json, escaped_lines
-
-if TYPE_CHECKING:
-    from types import TracebackType
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -236,28 +233,8 @@ class _Appended:
     def tell(self) -> int:
         return self._position
 
-    def flush(self) -> None:
-        self._file.flush()
-
     def close(self) -> None:
         self.closed = True
-
-    def readable(self) -> bool:
-        return False
-
-    def writable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return False
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 class _AppendedInCalls(_Appended):
@@ -280,10 +257,6 @@ class _AppendedInCalls(_Appended):
 
     def write(self, data: bytes) -> int:
         return super().write(data) if self._in_call else len(data)
-
-    def flush(self) -> None:
-        if self._in_call:
-            super().flush()
 
 
 class _ShownText(_Appended):

@@ -16,7 +16,7 @@ import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 from click.core import ParameterSource
@@ -178,13 +178,10 @@ def _with_columns(planned: Scan, table: Table, columns: list[str], *, as_json: b
 
 
 def _follow(planned: Scan, place: _Place, *, as_json: bool) -> None:
-    out = sys.stdout.buffer
-    coloured = not as_json and takes_colour(sys.stdout)
     with planned.execute() as batches:
         try:
-            with Ending(out) as ending:
-                taken = functools.partial(place.take, batches)
-                _print_all(batches, ending, out, taken, as_json=as_json, coloured=coloured)
+            with Ending(sys.stdout.buffer) as ending:
+                _print_all(batches, ending, functools.partial(place.take, batches), as_json=as_json)
         finally:
             place.take_last(batches)
 
@@ -197,11 +194,9 @@ def _begun(table: Table, group: str) -> set[int]:
 
 
 def _follow_group(planned: GroupScan, *, as_json: bool) -> None:
-    out = sys.stdout.buffer
-    coloured = not as_json and takes_colour(sys.stdout)
     amid: set[int] = set()
     """Buckets of which something was printed behind their position."""
-    with planned.execute() as batches, Ending(out) as ending:
+    with planned.execute() as batches, Ending(sys.stdout.buffer) as ending:
 
         def commit(batch: pa.RecordBatch) -> None:
             lost = batches.commit()
@@ -216,7 +211,7 @@ def _follow_group(planned: GroupScan, *, as_json: bool) -> None:
                 amid.add(batches.bucket)
 
         try:
-            _print_all(batches, ending, out, commit, as_json=as_json, coloured=coloured)
+            _print_all(batches, ending, commit, as_json=as_json)
         finally:
             _tell_amid(amid)
 
@@ -224,12 +219,12 @@ def _follow_group(planned: GroupScan, *, as_json: bool) -> None:
 def _print_all(
     batches: Batches | GroupBatches,
     ending: Ending,
-    out: IO[bytes],
     on_printed: Callable[[pa.RecordBatch], None],
     *,
     as_json: bool,
-    coloured: bool,
 ) -> None:
+    out = sys.stdout.buffer
+    coloured = not as_json and takes_colour(sys.stdout)
     outdated = False
     while True:
         with ending.at_once():
