@@ -53,6 +53,8 @@ _WITHOUT_DETAILS: dict[StatusCode, type[ScannerError]] = {
     # A message over a limit, as a rule: a repetition would be, too.
     StatusCode.RESOURCE_EXHAUSTED: ArgumentInvalid,
     StatusCode.UNAVAILABLE: ServerUnavailable,
+    # No server of ours says so. Envoy does, where it answers HTTP 408 or 500: a call was silent for too long.
+    StatusCode.UNKNOWN: ServerUnavailable,
     StatusCode.CANCELLED: ServerUnavailable,
     StatusCode.DEADLINE_EXCEEDED: ServerUnavailable,
     StatusCode.UNAUTHENTICATED: Unauthenticated,

@@ -128,7 +128,7 @@ def test_an_error_keeps_its_kind_however_long_its_token_is(row: ErrorRow) -> Non
     [
         (StatusCode.UNAVAILABLE, ServerUnavailable),
         (StatusCode.RESOURCE_EXHAUSTED, ArgumentInvalid),
-        (StatusCode.UNKNOWN, InternalError),
+        (StatusCode.UNKNOWN, ServerUnavailable),
         (StatusCode.INTERNAL, InternalError),
     ],
 )
