@@ -8,10 +8,10 @@ file a row group is held at a time, or a few where they are small.
 from __future__ import annotations
 
 import codecs
+import errno
 import json
 import os
 import re
-import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -116,8 +116,8 @@ def open_file(
         fail(f"{path} is no regular file, and files are read more than once; write it to a file first")
     try:
         version = _Version(path)
-    except OSError as error:
-        fail(f"cannot read {path}: {error.strerror}")
+    except OSError as error:  # Arrow's own words name the path again.
+        fail(f"cannot read {path}: {os.strerror(error.errno or errno.EIO)}")
     file = _open_by_content(path, options, schema, on_read)
     if not isinstance(file, _CsvFile):  # Which has seen to its types before it has read all of it.
         if options.given:
@@ -219,7 +219,8 @@ class _Version:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        weakref.finalize(self, os.close, os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+        # Closed with this object, and not by code of Python's, in which a Ctrl-C would be lost.
+        self._held = pa.OSFile(str(path))
         self._state = _state_of(path)
 
     def is_current(self) -> bool:
