@@ -40,6 +40,7 @@ from scanner.storage.rocksdb.documents import DOCUMENTS_NAME
 from scanner.storage.rocksdb.envelope import FORMAT
 from scanner.storage.rocksdb.files import (
     disk_errors,
+    give_to_owner,
     make_directories,
     make_private,
     read_file,
@@ -153,6 +154,8 @@ def write_format(path: Path) -> None:
 def acquire_lock(path: Path) -> int:
     """Lock a data directory, and return the descriptor that holds the lock.
 
+    The lock is made if there is none, and belongs to whom the directory belongs to, as what `replace_file` makes.
+
     Raises:
         StoreLocked: A server has it open; the message names its process.
         StoreFailed: The disk refused.
@@ -160,9 +163,14 @@ def acquire_lock(path: Path) -> int:
     # What it holds is replaced: never that of another file, to which somebody has laid a link in a directory of his.
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     with disk_errors(path):
-        descriptor = os.open(path / LOCK_NAME, flags, 0o600)
+        try:
+            descriptor, is_new = os.open(path / LOCK_NAME, flags | os.O_EXCL, 0o600), True
+        except FileExistsError:
+            descriptor, is_new = os.open(path / LOCK_NAME, flags, 0o600), False
     try:
         with disk_errors(path / LOCK_NAME):
+            if is_new:  # No other one: a link may have been laid there by whom the directory belongs to.
+                give_to_owner(descriptor, path)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:

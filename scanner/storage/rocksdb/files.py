@@ -56,15 +56,24 @@ def replace_file(path: Path, content: bytes) -> None:
         fresh.unlink(missing_ok=True)
         descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
         with open(descriptor, "wb") as file:
-            owner = path.parent.stat()
-            if owner.st_uid != os.geteuid():
-                with giving_away():
-                    os.fchown(file.fileno(), owner.st_uid, owner.st_gid)
+            give_to_owner(file.fileno(), path.parent)
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
         fresh.replace(path)
         sync_directory(path.parent)
+
+
+def give_to_owner(descriptor: int, directory: Path) -> None:
+    """Give a file that was made in a directory to whom that belongs, if we may; see `replace_file`.
+
+    Raises:
+        OSError: The disk refused.
+    """
+    owner = directory.stat()
+    if owner.st_uid != os.geteuid():
+        with giving_away():
+            os.fchown(descriptor, owner.st_uid, owner.st_gid)
 
 
 @contextmanager

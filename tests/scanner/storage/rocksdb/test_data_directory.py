@@ -15,6 +15,7 @@ import pytest
 from scanner.errors import DataCorrupted, StoreFailed
 from scanner.storage.rocksdb.adopt import rebuild_catalog
 from scanner.storage.rocksdb.catalog import load_catalog, load_table_entry, save_table_entry
+from scanner.storage.rocksdb.data_directory import acquire_lock
 from scanner.storage.rocksdb.envelope import seal
 from scanner.storage.rocksdb.store import RocksStore
 from tests.support.faulty_disk import faulty_disk
@@ -321,6 +322,19 @@ def test_a_catalog_is_rebuilt_in_a_directory_that_has_one_of_its_files(tmp_path:
     named, _ = rebuild_catalog(tmp_path)
     assert [each.name for each in named] == ["one"]
     assert rows_by_table(tmp_path) == {"one": {1: "one"}}
+
+
+def test_a_new_lock_belongs_to_whom_the_directory_belongs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whom root makes it for, by `weir adopt`, opens it as well; one that is there already is nobody's to give away."""
+    owner = tmp_path.stat()
+    given: list[tuple[int, int]] = []
+    monkeypatch.setattr(os, "fchown", lambda _descriptor, user, group: given.append((user, group)))
+    monkeypatch.setattr(os, "geteuid", lambda: owner.st_uid + 1)
+    for _ in range(2):
+        os.close(acquire_lock(tmp_path))
+    assert given == [(owner.st_uid, owner.st_gid)]
 
 
 def test_a_catalog_is_rebuilt_in_a_data_directory_alone(tmp_path: Path) -> None:
