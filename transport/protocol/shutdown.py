@@ -103,13 +103,18 @@ class Shutdown:
         self.peer_failed = code != ErrorCode.NO_ERROR
         self._counts.goaways_received += 1
         self._events.add(GoawayReceived(last_stream_id, code, debug))
-        if self._client:
-            for stream in [s for s in self._table.open.values() if s.stream_id > last_stream_id]:
-                failure: TransportError = StreamUnprocessed("the peer went away before it processed the call")
-                if stream.headers_received:  # It has begun to answer: the call may have been done.
-                    failure = AnswerCut(StatusCode.INTERNAL, "the peer went away in the middle of the answer")
-                self._table.close(stream, failure, reset_by_us=True)
         self.peer_goaway = f"{error_code_name(code)} {debug[:200].decode('utf-8', 'replace')}".rstrip()
+        if self._client:
+            said = f"(it said {self.peer_goaway})"
+            for stream in [s for s in self._table.open.values() if s.stream_id > last_stream_id]:
+                failure: TransportError = StreamUnprocessed(
+                    f"the peer went away before it processed the call {said}"
+                )
+                if stream.headers_received:  # It has begun to answer: the call may have been done.
+                    failure = AnswerCut(
+                        StatusCode.INTERNAL, f"the peer went away in the middle of the answer {said}"
+                    )
+                self._table.close(stream, failure, reset_by_us=True)
 
     def close(self, message: str = "closed") -> None:
         """End the connection at once; every stream fails. Resets of those that run and a GOAWAY are left to send."""

@@ -395,7 +395,11 @@ ANSWERS: dict[str, tuple[bytes, type[Exception], str]] = {
         "by the peer: REFUSED_STREAM",
     ),
     "unknown reset code": (wire.reset(1, 0xDEAD), StreamReset, "0xdead"),
-    "GOAWAY below the call": (wire.goaway(0), StreamUnprocessed, "before it processed"),
+    "GOAWAY below the call": (
+        wire.goaway(0, 1, b"no preface"),
+        StreamUnprocessed,
+        r"before it processed the call \(it said PROTOCOL_ERROR no preface\)",
+    ),
     "GOAWAY below a call that is answered": (
         wire.headers(1, wire.RESPONSE) + wire.goaway(0),
         AnswerCut,
