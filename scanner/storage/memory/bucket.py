@@ -187,7 +187,7 @@ class MemoryBucket:
         self._require_open()
         now = self._clock() if clock_us is None else clock_us
         before = self._unfinished or self.contents
-        continues = self._unfinished is not None
+        continues = before.log_end != self.log_end
         fresh = BucketContents(rows=dict(before.rows), timestamp_us=before.timestamp_us)
         fresh.log_start = before.log_end
         offsets, refusals = [], {}

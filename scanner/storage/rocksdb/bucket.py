@@ -603,8 +603,10 @@ class RocksBucket:
     ) -> PreparedCommit:
         plan = plan_commit(list(map(Mutations.of, groups)), partial(self._read_rows, database))
         batch = WriteBatch(raw_mode=True)
-        first = log_range = self._reached or self._state.log_range
-        continues = self._reached is not None
+        shown = self._state.log_range
+        first = log_range = self._reached or shown
+        # A piece that has changed nothing leaves the beginning of the share to the next one.
+        continues = first.end != shown.end
         offsets: list[tuple[int, int]] = []
         refusals: dict[int, ScannerError] = {}
         for index, changes in enumerate(plan.groups):

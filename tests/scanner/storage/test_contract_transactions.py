@@ -326,3 +326,18 @@ def test_a_share_in_pieces_has_one_place_in_time(store: Store, restart: Callable
     )  # A time from the pieces that are left is in front of those that are gone.
     bucket.truncate_log(bucket.log_end - 2)
     assert bucket.truncated_commit_us == share[-1].timestamp_us
+
+
+def test_a_share_begins_with_the_first_piece_that_changes_something(store: Store) -> None:
+    """A time between the commit before it and that piece is behind that commit."""
+    bucket = store.bucket("items", 0)
+    bucket.commit([[put(1, "old")]])
+    bucket.commit([[put(2, "old")]])
+    before_us = bucket.newest_commit_us
+    for mutation in (delete(8), delete(9), put(3, "new"), put(4, "new")):
+        apply(bucket, [mutation], unfinished=True)
+    apply(bucket, [], unfinished=False, load=AppliedShare(1, 2, bucket.log_end))
+    assert [bucket.entry_at(offset).continues for offset in range(4)] == [False, False, False, True]
+    assert bucket.offset_at(before_us + 1) == bucket.offset_at(bucket.newest_commit_us) == 2
+    bucket.truncate_log(2)
+    assert bucket.truncated_commit_us == before_us
