@@ -182,16 +182,16 @@ class ServedBucket:
             ScannerError: The bucket is retired, or cannot be opened again; this says why.
 
         Waits:
-            For the commit that runs now, if one does, or for the next piece of a share: a time between two of them
-            means the first. For storage, if that was closed meanwhile, or a commit has failed and may be there; for the
-            disk, if the time is newer than the commits.
+            For the commit that runs now, if one does, or for the next piece of a share that changes something: a time
+            between two of them means the first. For storage, if that was closed meanwhile, or a commit has failed and
+            may be there; for the disk, if the time is newer than the commits.
 
         Cancellation:
             No effect.
         """
         if self._floor is not None and self.storage.newest_commit_us < time_us:
             await self._floor.cover(time_us)
-        if self._stamped_us < time_us:
+        while self._stamped_us < time_us:
             await self._stamped_anew.wait()
             self.check_served()
             await self.wake()
@@ -737,7 +737,7 @@ class ServedBucket:
                 )
                 rows += len(part)
         # It has no time of its own: the last piece's counts until it is shown.
-        last = await self._prepare([], after_us, stamped=False)
+        last = await self._prepare([], after_us)
         applied = {transaction.name: _applied(transaction, start, last.start)}
         await self._run_blocking(functools.partial(self.storage.commit_prepared, last, applied=applied))
         # Not piece by piece: of a share that fails all is undone, and written again.
@@ -745,13 +745,15 @@ class ServedBucket:
         self.activity.commit_rows += rows
         return start, last.start
 
-    async def _prepare(
-        self, groups: list[Sequence[Mutation]], after_us: int, *, stamped: bool = True
-    ) -> PreparedCommit:
+    async def _prepare(self, groups: list[Sequence[Mutation]], after_us: int) -> PreparedCommit:
         clock_us = None if self._clock_us is None else self._clock_us()
-        if stamped:
+        if self._stamped_us == math.inf:
             self._stamp(clock_us or 0)
-        return await self._run_blocking(functools.partial(self.storage.prepare, groups, clock_us, after_us))
+        prepared = await self._run_blocking(functools.partial(self.storage.prepare, groups, clock_us, after_us))
+        # A later piece that changes nothing has no time: the one before it may be the last of its share.
+        if any(start < end for start, end in prepared.offsets):
+            self._stamp(clock_us or 0)
+        return prepared
 
     def _stamp(self, clock_us: float) -> None:
         self._stamped_us = clock_us

@@ -30,6 +30,7 @@ from scanner.server.tables.catalog import Catalog
 from scanner.server.tables.images import BucketImage
 from scanner.server.tables.write_queue import PendingWrite, TransactionShare
 from scanner.sources.kv import KvSource
+from scanner.storage.interface import Mutation
 from scanner.storage.rocksdb.bucket import RocksBucket
 from scanner.storage.rocksdb.store import RocksStore
 from scanner.storage.writers import RequestNumber
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     from rocksdict import WriteBatch
 
     from scanner.server.tables.open_scan import OpenScan
-    from scanner.storage.interface import Bucket, BucketScan, Mutation, PreparedCommit
+    from scanner.storage.interface import Bucket, BucketScan, PreparedCommit
     from scanner.storage.rocksdb.database import Database
 
 T = TypeVar("T")
@@ -449,8 +450,9 @@ async def test_nothing_is_read_beside_a_share_that_is_undone() -> None:
             await write.wait_durable()
 
 
-async def test_what_is_told_of_a_time_while_a_share_is_applied_stays_true() -> None:
-    """A time between two pieces means the first; one behind the last waits until the share is shown."""
+@pytest.mark.parametrize("order", ["ab", "ab--", "--ab", "a--b"])
+async def test_what_is_told_of_a_time_while_a_share_is_applied_stays_true(order: str) -> None:
+    """A time between two pieces that change something means the first; one behind the last waits for the share."""
     times, told = itertools.count(1), dict[int, int]()
 
     async def ask(time_us: int) -> None:
@@ -461,7 +463,8 @@ async def test_what_is_told_of_a_time_while_a_share_is_applied_stays_true() -> N
     async with trio.open_nursery() as nursery:
         storage = filled_store(0).bucket("items", 0)
         bucket = ServedBucket(storage, ScannerConfig(), nursery, disk, clock_us=lambda: next(times))
-        write = bucket.submit_pieces((piece for piece in BATCHES[:2]), TransactionShare("load", 1))
+        pieces = {"a": BATCHES[0], "b": BATCHES[1], "-": [Mutation(b"absent", None)]}
+        write = bucket.submit_pieces((pieces[each] for each in order), TransactionShare("load", 1))
         while not write.settled.is_set():
             disk.release()
             await wait_all_tasks_blocked()
