@@ -176,9 +176,8 @@ class BlockDecoder(hpack.Decoder):
                     field = kind(name, value)
                 fields.append(field)
                 size += len(field[0]) + len(field[1]) + _FIELD_OVERHEAD_BYTES
-                if (
-                    size > self.max_header_list_size
-                ):  # hpack says so: a block of many such fields is not read on
+                # hpack says that: a block of many such fields is not read on.
+                if size > self.max_header_list_size:
                     return None
         except (IndexError, ValueError, hpack.InvalidTableIndexError):
             return None

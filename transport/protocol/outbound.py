@@ -100,7 +100,8 @@ class Outbound:
         """Queue one message, its payload being `parts` one after another; see `StreamCore.queue_message`."""
         size = stream.queue_message(parts)
         if not stream.headers_sent:
-            self._respond(stream)
+            self.queue.control(self._headers(stream.stream_id, calls.response_headers(), end_stream=False))
+            stream.headers_sent = True
         self.queue.schedule(stream)
         return size
 
@@ -185,10 +186,6 @@ class Outbound:
         self._budgets.spend_untrusted(Cost.RESET)
         self.queue.control(frames.reset(stream_id, code))
 
-    def refuse_stream(self, stream_id: int) -> None:
-        """Refuse a request before any of it is processed."""
-        self.queue.control(frames.reset(stream_id, ErrorCode.REFUSED_STREAM))
-
     def refuse_message(self, stream: StreamCore, error: MessageRefused) -> None:
         """Refuse a message that we do not take: a server says so with a status, a client cancels."""
         if self._client:
@@ -239,10 +236,6 @@ class Outbound:
             self.queue.control(frames.reset(stream_id, ErrorCode.CANCEL))
 
     # ------------------------------------------------------------------ frames
-
-    def _respond(self, stream: StreamCore) -> None:
-        self.queue.control(self._headers(stream.stream_id, calls.response_headers(), end_stream=False))
-        stream.headers_sent = True
 
     def _headers(self, stream_id: int, fields: calls.Headers, *, end_stream: bool) -> bytes:
         frame = self._header_frames.make(stream_id, fields, end_stream=end_stream)

@@ -122,32 +122,27 @@ class PeerEvents:
             self._request_untrusted(stream_id, headers)
         elif stream.state not in RECEIVABLE:
             self._outbound.fail_stream_untrusted(stream, ErrorCode.STREAM_CLOSED, "HEADERS after END_STREAM")
-        elif stream.headers_received:
-            try:
-                self._check_trailers_untrusted(headers, end_stream=end_stream)
-            except RemoteProtocolError as error:
-                self._outbound.fail_stream_untrusted(stream, error.code, error.message)
-            else:
-                self._trailers(stream, headers)
         else:
+            trailers = stream.headers_received
             try:
-                self._check_response_untrusted(headers, end_stream=end_stream)
+                self._check_untrusted(headers, trailers=trailers, end_stream=end_stream)
             except RemoteProtocolError as error:
                 self._outbound.fail_stream_untrusted(stream, error.code, error.message)
             else:
-                if not _is_informational(headers):
+                if trailers:
+                    self._trailers(stream, headers)
+                elif not _is_informational(headers):
                     self._response(stream, headers, end_stream=end_stream)
         if end_stream and (stream := self._table.open.get(stream_id)) is not None:
             self.ended_untrusted(stream)
 
-    def _check_trailers_untrusted(self, headers: Sequence[tuple[bytes, bytes]], *, end_stream: bool) -> None:
-        self._rules.check_untrusted(headers, trailers=True)
-        if not end_stream:
+    def _check_untrusted(
+        self, headers: Sequence[tuple[bytes, bytes]], *, trailers: bool, end_stream: bool
+    ) -> None:
+        self._rules.check_untrusted(headers, response=not trailers, trailers=trailers)
+        if trailers and not end_stream:
             raise RemoteProtocolError("trailers without END_STREAM")
-
-    def _check_response_untrusted(self, headers: Sequence[tuple[bytes, bytes]], *, end_stream: bool) -> None:
-        self._rules.check_untrusted(headers, response=True)
-        if end_stream and _is_informational(headers):
+        if not trailers and end_stream and _is_informational(headers):
             raise RemoteProtocolError("an informational response ends the stream")
 
     def _late_headers_untrusted(self, stream_id: int) -> None:
@@ -177,7 +172,7 @@ class PeerEvents:
         if self._shutdown.closing or len(table.open) >= self._streams_max:
             # Refused streams cost the peer as much as reset ones: otherwise a flood of them is free.
             self._budgets.spend_untrusted(Cost.RESET)
-            self._outbound.refuse_stream(stream_id)
+            self._outbound.queue.control(frames.reset(stream_id, ErrorCode.REFUSED_STREAM))
             table.remember(stream_id, Closed(reset_by_us=True))
             return
         stream = table.begin(stream_id)
