@@ -10,7 +10,6 @@ This module knows no network and no options.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable
 from typing import Final
 
 import pyarrow as pa
@@ -26,21 +25,6 @@ _MICROSECONDS: Final = range(_DAYS.start * 86_400_000_000, _DAYS.stop * 86_400_0
 
 STATISTICS_COLUMN = "_weir_statistics"
 """Column that option ``statistics`` adds: null in rows of the table, JSON in the report that ends each bucket."""
-
-_Match = tuple[Callable[[pa.DataType], bool], Callable[[], spark.DataType]]
-
-_SIMPLE: tuple[_Match, ...] = (
-    (pa.types.is_boolean, spark.BooleanType),
-    (pa.types.is_int8, spark.ByteType),
-    (pa.types.is_int16, spark.ShortType),
-    (pa.types.is_int32, spark.IntegerType),
-    (pa.types.is_int64, spark.LongType),
-    (pa.types.is_float32, spark.FloatType),
-    (pa.types.is_float64, spark.DoubleType),
-    (pa.types.is_date32, spark.DateType),
-    (pa.types.is_string, spark.StringType),
-    (pa.types.is_binary, spark.BinaryType),
-)
 
 _ARROW_TYPES: dict[type[spark.DataType], pa.DataType] = {
     spark.BooleanType: pa.bool_(),
@@ -174,9 +158,9 @@ def _require_in_range(column: pa.Array, field: pa.Field, bounds: range, unit: st
 
 def _spark_type(field: pa.Field) -> spark.DataType:
     kind = field.type
-    for matches, make in _SIMPLE:
-        if matches(kind):
-            return make()
+    for spark_type, arrow_type in _ARROW_TYPES.items():
+        if arrow_type.equals(kind):
+            return spark_type()
     if pa.types.is_timestamp(kind):
         return spark.TimestampNTZType() if kind.tz is None else spark.TimestampType()
     if pa.types.is_decimal128(kind) and 0 <= kind.scale <= kind.precision:
