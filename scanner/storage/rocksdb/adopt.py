@@ -100,9 +100,7 @@ def adopt(path: Path, directory: str, name: str | None = None) -> TableDescripti
         if not at.is_dir():
             raise TableNotFound(f"there is no directory {at}")
         mine = {entry.table_id: entry for entry in catalog.tables.values()}.get(int(directory))
-        entry = _entry_in(at)
-        if entry is None and mine is not None:
-            entry = mine  # Its table.json is lost, and the catalog has it.
+        entry = _entry_in(at) or mine  # The catalog has it where its table.json is lost.
         if entry is None:
             raise DataCorrupted(f"{at} does not say which table it holds; restore its table.json from a copy")
         _require_whole(at, entry)

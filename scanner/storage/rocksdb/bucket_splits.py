@@ -103,10 +103,9 @@ def _split(
     files = sst_files(database, database.kv)
     unflushed_rows, unflushed_bytes = _unflushed(database)
     # Files that compress well may hold many more rows in as many bytes.
-    is_walked = unflushed_bytes > sum(file.size_bytes for file in files) and unflushed_rows >= sum(
+    if unflushed_bytes > sum(file.size_bytes for file in files) and unflushed_rows >= sum(
         file.entries for file in files
-    )
-    if is_walked:
+    ):
         files = []
     outside = _outside(files, key_range) if unflushed_rows else []
     share = _stored_share(database, files)
@@ -250,16 +249,9 @@ def _walk(database: Database, reading: Reading, key_range: KeyRange) -> list[Pie
                 pieces.append(Piece(key, size))
                 size = 0
                 if len(pieces) > _PIECES_MAX:
-                    pieces = [Piece(b.end, a.size_bytes + b.size_bytes) for a, b in _pairs(pieces)]
-                    piece_bytes = sum(piece.size_bytes for piece in pieces) // len(pieces)
+                    pairs = [pieces[at : at + 2] for at in range(0, len(pieces), 2)]
+                    pieces = [Piece(pair[-1].end, _size(pair)) for pair in pairs]
+                    piece_bytes = _size(pieces) // len(pieces)
         finally:
             del items  # It keeps the directory locked.
     return [*pieces, Piece(key, size)] if size else pieces
-
-
-def _pairs(pieces: list[Piece]) -> Iterator[tuple[Piece, Piece]]:
-    """Neighbours, two by two; the last one of an odd number is its own, with no size."""
-    for number in range(0, len(pieces), 2):
-        last = pieces[min(number + 1, len(pieces) - 1)]
-        first = pieces[number]
-        yield (first, last) if last is not first else (Piece(first.end, 0), last)
