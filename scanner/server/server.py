@@ -444,7 +444,7 @@ async def _open_services(
                 scans,
                 sessions,
                 pages,
-                FetchService(logs, config),
+                FetchService(catalog, logs, config),
                 TablesService(catalog, config, clock.now_us, memory),
                 GetService(catalog, config),
                 SplitService(catalog),

@@ -415,7 +415,7 @@ class GroupBatches:
     async def _leave(self) -> None:
         """Leave the group, and wait until the server knows."""
         self._leaving = True
-        self._wake_speaker()
+        self._to_say.set()
         await self._left.wait()
 
     def hold_back(self, positions: Mapping[int, int]) -> None:
@@ -472,7 +472,7 @@ class GroupBatches:
                     if response.joined.instance:
                         require_about("Join", self._instance.hex(), response.joined.instance.hex())
                     self._session_s = max(0.001, response.joined.session_timeout_ms / 1000)
-                    self._wake_speaker()
+                    self._to_say.set()
                 case "assignment":
                     if response.assignment.buckets:
                         attempts.progress()
@@ -508,9 +508,6 @@ class GroupBatches:
             else:
                 request = pb.JoinRequest(alive=pb.Alive())
             await stream.send(request.SerializeToString())
-
-    def _wake_speaker(self) -> None:
-        self._to_say.set()
 
     def _take_assignment(self, assignment: pb.Assignment) -> None:
         now = {each.bucket: each for each in assignment.buckets}
@@ -562,7 +559,7 @@ class GroupBatches:
             if seat.moving and self._positions.is_stored(seat.bucket):
                 self._lose(seat)
                 self._releases[seat.bucket] = seat
-                self._wake_speaker()
+                self._to_say.set()
 
     async def _read(self, seat: _Seat, position: int | None) -> None:
         """Read a bucket for as long as it is this reader's."""

@@ -56,10 +56,6 @@ Taken: TypeAlias = "tuple[pa.RecordBatch, int] | None"
 """A batch and the bytes of its message; None: a page without rows."""
 
 
-def _nothing() -> None:
-    pass
-
-
 class PageSource(Protocol):
     """The requests of one scan of one bucket, and what the answers mean."""
 
@@ -211,7 +207,7 @@ class BucketFetcher:
             batch, size = taken
             self._hand_off.put(Delivery(bucket, batch, size, self._pages.add(), behind=behind))
         elif behind is not None:
-            self._hand_off.put(Delivery(bucket, no_rows(_NO_COLUMNS), 0, _nothing, behind=behind))
+            self._hand_off.put(Delivery(bucket, no_rows(_NO_COLUMNS), 0, lambda: None, behind=behind))
 
     async def _until_taken(
         self, ask: Callable[[], Awaitable[Taken]], refusal_delays_s: Iterator[float] | None = None

@@ -277,21 +277,6 @@ class LogOpener:
         Filter(query.predicates, table.description.schema)
         return table, table.schema.resolve(query, changes=True)
 
-    async def bucket(self, table: ServedTable, index: int) -> ServedBucket:
-        """Look up a bucket of a fetch. All of them first: a drop that keeps it waiting waits for scans that are open.
-
-        Args:
-            table: Of `resolve`.
-            index: Of the bucket.
-
-        Raises:
-            ScannerError: As `Catalog.bucket`.
-
-        Waits:
-            The first time for storage, and for tables that are being created or dropped.
-        """
-        return await self._catalog.bucket(table, index)
-
     async def open_fetch(
         self, table: ServedTable, bucket: ServedBucket, query: ScanQuery, position: pb.FetchPosition
     ) -> OpenScan[LogSource]:

@@ -135,7 +135,7 @@ class KeptRegistry(Generic[IdT, KeptT]):
         """
         kept = self._kept.get(kept_id)
         if kept is not None and self._is_overdue(kept, now):
-            self._expire(kept)
+            self.remove(kept, self._expired)
             kept = None
         if kept is None and (ended_by := self._gone.get(kept_id)) is not None:
             raise type(ended_by)(ended_by.message, metadata=ended_by.metadata)
@@ -215,7 +215,7 @@ class KeptRegistry(Generic[IdT, KeptT]):
         """
         overdue = [each for each in self._kept.values() if self._is_overdue(each, now)]
         for kept in overdue:
-            self._expire(kept)
+            self.remove(kept, self._expired)
         return len(overdue)
 
     def close_all(self) -> None:
@@ -226,6 +226,3 @@ class KeptRegistry(Generic[IdT, KeptT]):
     @staticmethod
     def _is_overdue(kept: KeptT, now: float) -> bool:
         return not kept.in_use and now >= kept.expires_at
-
-    def _expire(self, kept: KeptT) -> None:
-        self.remove(kept, self._expired)

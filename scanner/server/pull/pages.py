@@ -42,76 +42,66 @@ class Page:
     """It completes the scan."""
 
 
-class PageMaker:
-    """Makes the pages of one server.
+async def make_page(
+    config: ScannerConfig, scan: OpenScan[KvSource], fields: PageFieldsT, size_bytes: int, *, keeps_rest: bool
+) -> Buffer | None:
+    """Read until the page is full, the scan is at its end, or the time for one page is over.
 
     Args:
         config: Bounds of size and time.
+        scan: Its next rows become the page.
+        fields: Of the response; gets all that the rows decide.
+        size_bytes: Arrow bytes asked for, above 0; clamped.
+        keeps_rest: The next page is made of the same scan, so what is decoded beyond this one is not lost.
+
+    Returns:
+        The payload, for `sealed`; None if the page has no rows.
+
+    Raises:
+        ScannerError: The scan failed, or its bucket ended it.
+
+    Waits:
+        Lets other tasks run between two steps.
+
+    Cancellation:
+        What was read stays with the source, for the next attempt.
     """
+    size_bytes = min(size_bytes, config.session_page_bytes_max)
+    await _fill(scan, size_bytes, config.session_page_time_max_s, keeps_rest=keeps_rest)
+    source = scan.source
+    fields.row_ordinal = source.rows
+    batch = source.take(size_bytes, _ROWS_ANY)
+    fields.has_more_results = source.end is None
+    if not fields.has_more_results:
+        fields.rows = source.rows
+        fields.digest = source.digest
+        fields.stored_bytes = source.stored_bytes
+    if batch is None:
+        return None
+    encoded = batch.encoded or encode_rows(batch.rows)
+    fields.row_count = batch.rows.num_rows
+    fields.crc32c = encoded.crc32c
+    payload: Buffer = encoded.payload
+    return payload
 
-    def __init__(self, config: ScannerConfig) -> None:
-        self._config = config
 
-    async def make(
-        self, scan: OpenScan[KvSource], fields: PageFieldsT, size_bytes: int, *, keeps_rest: bool
-    ) -> Buffer | None:
-        """Read until the page is full, the scan is at its end, or the time for one page is over.
-
-        Args:
-            scan: Its next rows become the page.
-            fields: Of the response; gets all that the rows decide.
-            size_bytes: Arrow bytes asked for, above 0; clamped.
-            keeps_rest: The next page is made of the same scan, so what is decoded beyond this one is not lost.
-
-        Returns:
-            The payload, for `sealed`; None if the page has no rows.
-
-        Raises:
-            ScannerError: The scan failed, or its bucket ended it.
-
-        Waits:
-            Lets other tasks run between two steps.
-
-        Cancellation:
-            What was read stays with the source, for the next attempt.
-        """
-        size_bytes = min(size_bytes, self._config.session_page_bytes_max)
-        await self._fill(scan, size_bytes, keeps_rest=keeps_rest)
-        source = scan.source
-        fields.row_ordinal = source.rows
-        batch = source.take(size_bytes, _ROWS_ANY)
-        fields.has_more_results = source.end is None
-        if not fields.has_more_results:
-            fields.rows = source.rows
-            fields.digest = source.digest
-            fields.stored_bytes = source.stored_bytes
-        if batch is None:
-            return None
-        encoded = batch.encoded or encode_rows(batch.rows)
-        fields.row_count = batch.rows.num_rows
-        fields.crc32c = encoded.crc32c
-        payload: Buffer = encoded.payload
-        return payload
-
-    async def _fill(self, scan: OpenScan[KvSource], size_bytes: int, *, keeps_rest: bool) -> None:
+async def _fill(scan: OpenScan[KvSource], size_bytes: int, time_max_s: float, *, keeps_rest: bool) -> None:
+    await scan.unpark()
+    deadline = trio.current_time() + time_max_s
+    begun_at = scan.source.position.last_key
+    while (source := scan.source).wants_step and source.pending_bytes < size_bytes:
+        if trio.current_time() >= deadline and (source.pending_bytes or source.position.last_key != begun_at):
+            return
+        if keeps_rest:
+            source.step()
+        else:
+            source.step(page_step_bytes(size_bytes, source.pending_bytes))
+        await pass_turn()
+        await scan.fetch()
+        if scan.ended_by is not None:
+            raise scan.ended_by
+        # Storage was opened anew: what was read for this page is read again.
         await scan.unpark()
-        deadline = trio.current_time() + self._config.session_page_time_max_s
-        begun_at = scan.source.position.last_key
-        while (source := scan.source).wants_step and source.pending_bytes < size_bytes:
-            if trio.current_time() >= deadline and (
-                source.pending_bytes or source.position.last_key != begun_at
-            ):
-                return
-            if keeps_rest:
-                source.step()
-            else:
-                source.step(page_step_bytes(size_bytes, source.pending_bytes))
-            await pass_turn()
-            await scan.fetch()
-            if scan.ended_by is not None:
-                raise scan.ended_by
-            # Storage was opened anew: what was read for this page is read again.
-            await scan.unpark()
 
 
 def sealed(fields: PageFieldsT, payload: Buffer | None) -> Page:

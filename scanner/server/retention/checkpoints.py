@@ -240,12 +240,10 @@ class BucketCheckpoints:
         for checkpoint_id in list(self._kept):
             if checkpoint_id in newest and checkpoint_id > self._replaced_id:
                 continue
-            if checkpoint_id not in self._holds and not self._owner.references(self._key(checkpoint_id)):
+            key = CheckpointKey(self.table.table_id, self.index, checkpoint_id)
+            if checkpoint_id not in self._holds and not self._owner.references(key):
                 return checkpoint_id
         return None
-
-    def _key(self, checkpoint_id: int) -> CheckpointKey:
-        return CheckpointKey(self.table.table_id, self.index, checkpoint_id)
 
 
 class Checkpoints:

@@ -201,7 +201,10 @@ class StateFinder:
         for target in targets:
             for index in target.buckets or range(table.description.buckets):
                 await pass_turn()
-                _require_few(len(found.held) + len(found.missing) + 1, buckets_max)
+                if len(found.held) + len(found.missing) >= buckets_max:
+                    raise ArgumentInvalid(
+                        f"one request leases at most {buckets_max} buckets; lease them in parts"
+                    )
                 try:
                     held = await self._hold(key, table, index, target, on_end)
                 except ScannerError as error:
@@ -278,11 +281,6 @@ class StateFinder:
                     history=checkpoints.bucket.storage.lineage.history_of(log_offset),
                 )
                 return _held(key, state, checkpoints, on_end)
-
-
-def _require_few(count: int, buckets_max: int) -> None:
-    if count > buckets_max:
-        raise ArgumentInvalid(f"one request leases at most {buckets_max} buckets; lease them in parts")
 
 
 def _choose(checkpoints: BucketCheckpoints, target: Target) -> tuple[Checkpoint | None, int]:

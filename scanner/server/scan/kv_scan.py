@@ -72,7 +72,7 @@ class KvScan(SourceScan[KvSource]):
 
     def on_commit(self, callback: Callable[[], None]) -> Callable[[], None]:
         """See `PushedScan`; no commit matters."""
-        return _nothing
+        return lambda: None
 
     def notice(self) -> pb.ScanResponse | None:
         """See `PushedScan`; there is none."""
@@ -150,10 +150,6 @@ class KvScan(SourceScan[KvSource]):
             resume_token=self.token(),
             stored_bytes=source.stored_bytes,
         )
-
-
-def _nothing() -> None:
-    pass
 
 
 @functools.lru_cache(maxsize=64)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from scanner.server.config import ScannerConfig
     from scanner.server.log.opener import LogOpener
     from scanner.server.tables.bucket import ServedBucket
-    from scanner.server.tables.catalog import ServedTable
+    from scanner.server.tables.catalog import Catalog, ServedTable
     from scanner.wire.queries import ScanQuery
     from transport import ServerStream
 
@@ -43,11 +43,13 @@ class FetchService:
     """Serves `FetchLog`.
 
     Args:
+        catalog: Table catalog.
         logs: Opens changelogs.
         config: Bounds of answers.
     """
 
-    def __init__(self, logs: LogOpener, config: ScannerConfig) -> None:
+    def __init__(self, catalog: Catalog, logs: LogOpener, config: ScannerConfig) -> None:
+        self._catalog = catalog
         self._logs = logs
         self._config = config
         self.fetches_open = 0
@@ -87,13 +89,12 @@ class FetchService:
             )
         schema = b""
         with ExitStack() as opened:
-            parts = [
-                BucketFetch(position.bucket, self._bucket_bytes(request, position))
-                for position in request.positions
-            ]
+            bytes_max = request.bucket_bytes_max or self._config.fetch_bucket_bytes
+            parts = [BucketFetch(each.bucket, each.bytes_max or bytes_max) for each in request.positions]
+            # All of them first: a drop that keeps one waiting waits for scans that are open.
             for number, part in enumerate(parts):
                 try:
-                    part.bucket = await self._logs.bucket(table, part.index)
+                    part.bucket = await self._catalog.bucket(table, part.index)
                 except ScannerError as error:
                     part.fail(error)
                 await pass_turn_among(number)
@@ -137,9 +138,6 @@ class FetchService:
             wait_s=min(wait_ms / 1000, config.fetch_wait_max_s),
             read_s=config.session_page_time_max_s,
         )
-
-    def _bucket_bytes(self, request: pb.FetchLogRequest, position: pb.FetchPosition) -> int:
-        return position.bytes_max or request.bucket_bytes_max or self._config.fetch_bucket_bytes
 
 
 def _check(request: pb.FetchLogRequest, query: ScanQuery) -> None:

@@ -218,7 +218,7 @@ class GroupService:
 
     async def _receive_all(self, stream: ServerStream, group: ReaderGroup, member: Member) -> None:
         while (message := await self._next_message(stream, member)) is not None:
-            request = self._parse(message)
+            request = parse_request(pb.JoinRequest, message, self._config.unary_request_bytes_max)
             match request.WhichOneof("request"):
                 case "alive":
                     member.answer_alive()
@@ -230,9 +230,6 @@ class GroupService:
                 case _:
                     raise ArgumentInvalid("a request of a member is alive or release, and this is neither")
             await pass_turn(DEMAND_TURNS)
-
-    def _parse(self, message: Buffer) -> pb.JoinRequest:
-        return parse_request(pb.JoinRequest, message, self._config.unary_request_bytes_max)
 
     async def _next_message(self, stream: ServerStream, member: Member) -> Buffer | None:
         timeout_s = self._config.group_session_timeout_s

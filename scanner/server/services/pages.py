@@ -18,6 +18,7 @@ Pages are made in `scanner.server.pull.pages`.
 
 from __future__ import annotations
 
+import functools
 import secrets
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -31,7 +32,7 @@ from scanner.server.auth.access import Right, authorize, principal_of
 from scanner.server.counters import HolderKind
 from scanner.server.pull.lifetimes import send_first
 from scanner.server.pull.page_snapshots import PageSnapshots, lost
-from scanner.server.pull.pages import Page, PageMaker, sealed
+from scanner.server.pull.pages import Page, make_page, sealed
 from scanner.server.scan.read_sources import ReadSource
 from scanner.server.scan.resumes import offset_to_resume, require_history
 from scanner.server.services.scans import holder_of
@@ -83,7 +84,6 @@ class PageService:
         self._opener = opener
         self._tokens = tokens
         self._config = config
-        self._maker = PageMaker(config)
         self._making = 0
         self._snapshots: PageSnapshots[OpenScan[KvSource]] = PageSnapshots(
             config, lambda: 1 + secrets.randbelow(_ID_END - 1)
@@ -180,16 +180,13 @@ class PageService:
                     # Its snapshot stays open; what was decoded beyond the page does not.
                     opened.scan.source.close()
                     kept = self._snapshots.keep(reservation, kept_id, opened.scan, trio.current_time())
-                    self._end_with_bucket(kept)
+                    opened.scan.when_ended(functools.partial(self._snapshots.end, kept))
             finally:
                 if kept is None:
                     opened.scan.close()
         finally:
             self._snapshots.kept.release(reservation)
         await send_first(call.stream, page, self.kept, kept, self._config.snapshot_linger_s)
-
-    def _end_with_bucket(self, kept: Kept[int, OpenScan[KvSource]]) -> None:
-        kept.resource.when_ended(lambda error: self._snapshots.end(kept, error))
 
     async def _continue_token(self, call: _Call, state: TokenState) -> Page:
         kept = self._snapshots.enter(state.snapshot_id, trio.current_time())
@@ -217,13 +214,14 @@ class PageService:
         return page
 
     async def _open(self, call: _Call, log_offset: int | None) -> KvScan:
+        state = call.state
         with call.stream.blocked_on(StallReason.STORAGE):
             opened = await self._opener.open(
                 call.query,
                 call.principal,
                 log_offset=log_offset,
-                history=_history_of(call),
-                position=START if call.state is None else call.state.position,
+                history=(call.request.as_of_history or None) if state is None else state.history,
+                position=START if state is None else state.position,
                 # Only a state that is being rebuilt needs the log, and only until the page is made.
                 pin_log=call.request.model == pb.PAGE_MODEL_ASOF,
                 source=_SOURCE,
@@ -241,17 +239,12 @@ class PageService:
             fields.arrow_schema = encode_schema(source.schema)
             fields.scanned.CopyFrom(opened.scanned())
         with call.stream.blocked_on(StallReason.STORAGE):
-            payload = await self._maker.make(
-                opened.scan, fields, call.request.batch_size_bytes, keeps_rest=False
+            payload = await make_page(
+                self._config, opened.scan, fields, call.request.batch_size_bytes, keeps_rest=False
             )
         if fields.has_more_results:
             fields.resume_token = opened.token()
         return sealed(fields, payload)
-
-
-def _history_of(call: _Call) -> bytes | None:
-    """The history that the page's log offset is of, where there is one."""
-    return call.request.as_of_history or None if call.state is None else call.state.history
 
 
 async def _refuse_snapshot() -> None:

@@ -6,6 +6,7 @@ in `scanner.server.pull.pages`. What is here is giving back what a call holds on
 
 from __future__ import annotations
 
+import functools
 import secrets
 from typing import TYPE_CHECKING, cast
 
@@ -16,7 +17,7 @@ from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.server.auth.access import Right, authorize, principal_of
 from scanner.server.counters import Activity, HolderKind
 from scanner.server.pull.lifetimes import send_first
-from scanner.server.pull.pages import Page, PageMaker, sealed
+from scanner.server.pull.pages import Page, make_page, sealed
 from scanner.server.pull.sessions import Repeat, Session, SessionRegistry
 from scanner.server.services.scans import holder_of
 from scanner.wire.batches import encode_schema
@@ -47,7 +48,6 @@ class SessionService:
         self._opener = opener
         self._activity = activity
         self._config = config
-        self._pages = PageMaker(config)
         self._registry: SessionRegistry[OpenScan[KvSource], Page] = SessionRegistry(
             config, lambda: secrets.token_bytes(_SESSION_ID_BYTES)
         )
@@ -114,7 +114,7 @@ class SessionService:
                     session = self._registry.admit(
                         reservation, _key(fields.scanner_id, stream), scan, page, trio.current_time()
                     )
-                    self._end_with_bucket(session)
+                    scan.when_ended(functools.partial(self._registry.terminate, session))
                     self._activity.sessions_opened += 1
             finally:
                 if session is None:
@@ -159,13 +159,10 @@ class SessionService:
             self._registry.terminate(session, error)
             raise
 
-    def _end_with_bucket(self, session: Session[OpenScan[KvSource], Page]) -> None:
-        session.resource.when_ended(lambda error: self._registry.terminate(session, error))
-
     async def _make_page(
         self, scan: OpenScan[KvSource], fields: pb.ScanSessionResponse, size_bytes: int
     ) -> Page:
-        return sealed(fields, await self._pages.make(scan, fields, size_bytes, keeps_rest=True))
+        return sealed(fields, await make_page(self._config, scan, fields, size_bytes, keeps_rest=True))
 
 
 def _table_of(bucket: object) -> str:

@@ -15,7 +15,7 @@ from scanner.data.rows import RowCodec
 from scanner.errors import TableNotFound
 from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.server.config import ScannerConfig
-from scanner.server.pull.pages import Page, PageMaker, sealed
+from scanner.server.pull.pages import Page, make_page, sealed
 from scanner.server.tables.bucket import ServedBucket
 from scanner.sources.kv import KvSource
 from scanner.storage.interface import Rows
@@ -92,7 +92,7 @@ async def make(
 ) -> tuple[pb.ScanPageResponse, Page]:
     """One page."""
     fields = pb.ScanPageResponse()
-    payload = await PageMaker(CONFIG).make(scan, fields, size_bytes, keeps_rest=keeps_rest)
+    payload = await make_page(CONFIG, scan, fields, size_bytes, keeps_rest=keeps_rest)
     return fields, sealed(fields, payload)
 
 
