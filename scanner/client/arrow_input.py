@@ -62,8 +62,9 @@ def to_arrow(rows: Rows) -> ArrowRows:
     if isinstance(rows, pa.Table | pa.RecordBatch):
         return rows
     if is_rows(rows):
-        # A frame of narwhals gives the stream of the one that it wraps.
-        own: Any = rows.to_native() if hasattr(type(rows), "to_native") else rows
+        own: Any = rows
+        if hasattr(type(own), "to_native"):  # A frame of narwhals gives the stream of the one that it wraps.
+            own = own.to_native()
         _require_own_values(own)
         table = pa.table(rows)
         if _is_pandas(own):

@@ -749,7 +749,9 @@ class ServedBucket:
         clock_us = None if self._clock_us is None else self._clock_us()
         if self._stamped_us == math.inf:
             self._stamp(clock_us or 0)
-        prepared = await self._run_blocking(functools.partial(self.storage.prepare, groups, clock_us, after_us))
+        prepared = await self._run_blocking(
+            functools.partial(self.storage.prepare, groups, clock_us, after_us)
+        )
         # A later piece that changes nothing has no time: the one before it may be the last of its share.
         if any(start < end for start, end in prepared.offsets):
             self._stamp(clock_us or 0)
