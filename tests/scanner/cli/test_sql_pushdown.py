@@ -207,7 +207,7 @@ def conditions(prefix: str) -> st.SearchStrategy[str]:
 SHAPES = [
     "select * from t where {0}",
     "select k from t where {0}",
-    "select count(*), min(f8), max(s), sum(i1) from t where {0}",
+    "select count(*), min(abs(f8)), max(s), sum(i1) from t where {0}",
     "select s, count(*), avg(i1) from t where {0} group by s having count(*) > 1",
     "select k + 1 as n from (select *, i8 as unused from t) x where {0}",
     "with c as (select * from t where {0}) select k from c where {1}",
