@@ -16,6 +16,7 @@ A connection has parts, each of which is given the parts that it needs, and neve
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
@@ -62,6 +63,9 @@ _UNKNOWN: Final = Acknowledged()
 _TLS_ALERT: Final = b"\x15\x03"
 """How a TLS record begins that refuses plaintext (RFC 8446 section 5.1). No first frame of HTTP/2 begins so: a SETTINGS
 of a million octets."""
+_TEXT: Final = re.compile(rb"[ -~]{%d,}" % frames.HEADER_BYTES)
+_FIRST_WORDS_BYTES: Final = 100
+"""Of a peer that speaks something else; an error shows them."""
 
 
 class ConnectionCore:
@@ -190,13 +194,12 @@ class ConnectionCore:
         """What a client's peer speaks instead of HTTP/2, as far as its first octets show it."""
         if not self.client or self._inbound.settings_received:
             return None
-        first = self._reader.beginning(frames.HEADER_BYTES)
+        first = self._reader.beginning(_FIRST_WORDS_BYTES)
         if first.startswith(_TLS_ALERT):
             return TlsExpected("the peer answers in TLS")
         # No first frame of HTTP/2 is text: it is SETTINGS, of less than two million octets.
-        if len(first) == frames.HEADER_BYTES and all(0x20 <= octet < 0x7F for octet in first):
-            return NotHttp2(f"the peer's first words are {first.decode()!r}, which is not HTTP/2")
-        return None
+        words = _TEXT.match(first)
+        return words and NotHttp2(f"the peer's first words are {words[0].decode()!r}, which is not HTTP/2")
 
     def receive_data(self, data: Buffer, now: float) -> list[Event]:
         """Take octets of any amount, copied; for shells and tests that have them already."""

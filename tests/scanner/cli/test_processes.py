@@ -416,6 +416,7 @@ def test_servers_that_are_not_weir(weir_here: Weir) -> None:
         listener.shutdown(socket.SHUT_RDWR)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
     assert f"what answers at 127.0.0.1:{port} does not speak HTTP/2" in done.stderr
+    assert "'HTTP/1.1 400 Bad Request'" in done.stderr
     done = weir_here("tables", "-e", "http://127.0.0.1:9123")
     assert (done.returncode, done.stderr) == (
         1,
