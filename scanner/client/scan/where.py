@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import ClassVar, Final, NoReturn
 
 import sqlglot
-from sqlglot import TokenType, exp
+from sqlglot import Token, TokenType, exp
 from sqlglot.errors import ErrorLevel, ParseError, TokenError
 
 from scanner.client.scan.expressions import Condition
@@ -30,6 +30,10 @@ _ALLOWED: Final = (
     " [not] like 'prefix%', is [not] null, joined by and, or, not and parentheses;"
     " text is in single quotes, a column's name in none or in double quotes"
 )
+_NESTING_MAX: Final = 100
+"""Parentheses and their like in one another. A compiled sqlglot (`sqlglot[c]`) knows no RecursionError: it crashes."""
+_OPENING: Final = frozenset({TokenType.L_PAREN, TokenType.L_BRACKET, TokenType.L_BRACE, TokenType.CASE})
+_CLOSING: Final = frozenset({TokenType.R_PAREN, TokenType.R_BRACKET, TokenType.R_BRACE})
 _SHOWN_CHARACTERS_MAX: Final = 60
 _INTEGER: Final = re.compile(r"[0-9]+")
 _COMPARISONS: Final[dict[type[exp.Expr], tuple[Operator, Operator]]] = {
@@ -82,8 +86,10 @@ def parse(text: str) -> Condition:
             f"a condition of {len(text)} characters is too long; {TEXT_CHARACTERS_MAX} are allowed"
         )
     try:
+        tokens = _Where().tokenize(text)
+        _require_flat(tokens)
         tree = sqlglot.parse_one(text, dialect=_Where, into=exp.Condition)
-        _require_as_read(text, tree)
+        _require_as_read(text, tokens, tree)
         return Condition(_joined(tree, exp.And, Operator.AND))
     except TokenError:
         raise _refusal(
@@ -247,9 +253,16 @@ def _octets(node: exp.Expr, within: exp.Expr) -> bytes:
         _refuse(_shown(within), "X'..' holds an even number of hexadecimal digits")
 
 
-def _require_as_read(text: str, tree: exp.Expr) -> None:
+def _require_flat(tokens: Sequence[Token]) -> None:
+    depths = itertools.accumulate(
+        (each.token_type in _OPENING) - (each.token_type in _CLOSING) for each in tokens
+    )
+    if max(depths, default=0) > _NESTING_MAX:
+        raise RecursionError
+
+
+def _require_as_read(text: str, tokens: Sequence[Token], tree: exp.Expr) -> None:
     """Refuse what sqlglot takes for something that is not written: 0x1f for X'1f', `in (1,,2)`, `between 1 2`, `!`."""
-    tokens = _Where().tokenize(text)
     for token, behind in itertools.zip_longest(tokens, tokens[1:]):
         written, kind = text[token.start : token.end + 1], token.token_type
         if kind is TokenType.HEX_STRING and written[0] not in "xX":

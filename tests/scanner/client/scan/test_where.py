@@ -197,7 +197,14 @@ def test_what_is_not_understood_is_refused_in_one_line(
 
 
 @pytest.mark.parametrize(
-    "text", ["(" * 5000 + "a = 1" + ")" * 5000, "not " * 5000 + "a = 1", "a = " + "-" * 5000 + "1"]
+    "text",
+    [
+        "(" * 5000 + "a = 1" + ")" * 5000,
+        "a = " + "{" * 20_000,
+        "case when " * 5000 + "a = 1",
+        "not " * 5000 + "a = 1",
+        "a = " + "-" * 5000 + "1",
+    ],
 )
 def test_deep_nesting_is_refused(text: str) -> None:
     """Depth costs neither the stack nor much time."""
