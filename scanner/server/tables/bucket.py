@@ -130,6 +130,7 @@ class ServedBucket:
         """What the clock said when the commit under way was stamped, or its newest piece; infinity: none is stamped."""
         self._stamped_anew = trio.Event()
         """Set when that changes: the commit has ended, or another piece is stamped."""
+        self._commits_ended = 0
         self._way: trio.Event | None = None
         """Set when storage was closed between two commits for others; None: nobody waits for that."""
         self._scans: set[OpenScan[Any]] = set()
@@ -191,7 +192,8 @@ class ServedBucket:
         """
         if self._floor is not None and self.storage.newest_commit_us < time_us:
             await self._floor.cover(time_us)
-        while self._stamped_us < time_us:
+        ended = self._commits_ended
+        while self._stamped_us < time_us and self._commits_ended == ended:
             await self._stamped_anew.wait()
             self.check_served()
             await self.wake()
@@ -601,6 +603,7 @@ class ServedBucket:
             )
         finally:
             self._at_work = False
+            self._commits_ended += 1
             self._stamp(math.inf)
             settle(writes, error)
 

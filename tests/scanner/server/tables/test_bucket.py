@@ -474,6 +474,22 @@ async def test_what_is_told_of_a_time_while_a_share_is_applied_stays_true(order:
     assert set(told.values()) == {0, 2}
 
 
+async def test_who_asks_for_a_time_waits_for_one_commit_at_most() -> None:
+    """Later ones have later times, also if the clock is behind it, so that writers without a pause hold up nobody."""
+    async with served() as (bucket, _, disk), trio.open_nursery() as nursery:
+        writes = [bucket.submit(BATCHES[0])]
+        await wait_all_tasks_blocked()
+        nursery.start_soon(bucket.wait_stamped_before, 2**62)
+        await wait_all_tasks_blocked()
+        for number in range(1, 10):
+            writes.append(bucket.submit(BATCHES[number]))
+            disk.release()
+            await wait_all_tasks_blocked()
+        assert not nursery.child_tasks
+        disk.release()
+        await writes[-1].wait_durable()
+
+
 async def test_a_scan_does_not_wait_for_what_a_commit_has_to_work_out() -> None:
     """While a commit is prepared scans are opened, as of what is durable; only its write and sync keep them waiting."""
     worked_out, written = trio.Event(), trio.Event()
