@@ -33,7 +33,7 @@ _KINDS: dict[int, type[StoreFailed]] = {
 }
 """What some errors of the operating system are; StoreFailed: any other."""
 _ADVICE: dict[int, str] = {
-    errno.EXDEV: "; overlayfs renames no directory of an image's layer: copy the data directory to a volume (cp -a)",
+    errno.EXDEV: "; if it is part of a container's image, which overlayfs renames no directory of, copy it to a volume",
 }
 """What to do about one whose own words do not tell."""
 
