@@ -8,7 +8,8 @@ neither. The records that pass are in `scanner.storage.records`, and are exporte
 Invariants that every implementation holds:
 
 1. The changelog of a bucket is dense: every offset in [log_start, log_end) has exactly one change. It is made of whole
-   entries: `log_start`, `log_end` and what `offset_at` returns are ends of entries.
+   entries: `log_start`, `log_end` and what `offset_at` returns are ends of entries, and never inside the share of a
+   transaction, which may be several entries.
 2. Folding the changes of [0, S) gives the bucket as of S; folding them all gives the bucket now.
 3. A scan shows the bucket as of its `log_offset`, whatever is committed, truncated or compacted after it
    was opened. So does a snapshot, every scan of it, and a reader of single rows.
@@ -187,10 +188,7 @@ class Bucket(Protocol):
 
     @property
     def truncated_commit_us(self) -> int | None:
-        """Time of the newest commit that was truncated, as `newest_commit_us`; None: of that nothing is known.
-
-        Nor is it where the log begins within a share of a transaction, of which a part was truncated.
-        """
+        """Time of the newest commit that was truncated, as `newest_commit_us`; None: of that nothing is known."""
 
     @property
     def open_iterators(self) -> int:
@@ -371,11 +369,20 @@ class Bucket(Protocol):
     def offset_at(self, timestamp_us: int) -> int:
         """Where the first entry begins whose commit time is at or after a time; log_end if none is.
 
-        In front of it nothing of a share is half: where that entry continues one, the share's first entry begins, or
-        what is kept of it. A few point reads, and two for each piece of such a share.
+        In front of it nothing of a share is half: where that entry continues one, the share's first entry begins. A
+        few point reads, and one for each piece of such a share.
 
         Args:
             timestamp_us: Microseconds since 1970 UTC.
+
+        Raises:
+            DataCorrupted: an offset is missing or a record is damaged.
+        """
+
+    def share_start(self, offset: int) -> int:
+        """Where the entry begins that an offset is in, or the first entry of the share which that continues.
+
+        At or below log_start that is log_start; at log_end and behind it the offset itself. A point read an entry.
 
         Raises:
             DataCorrupted: an offset is missing or a record is damaged.
@@ -400,15 +407,14 @@ class Bucket(Protocol):
         """
 
     def truncate_log(self, start_offset: int) -> None:
-        """Drop the entries that end at or before an offset. Rows, scans and snapshots are untouched.
+        """Drop the entries and shares that end at or before an offset. Rows, scans and snapshots are untouched.
 
         Blocks on the disk; meant for a worker thread, not while a commit runs. The space comes back with
         `free_log`.
 
         Args:
-            start_offset: The oldest offset to keep; the entry that it is in is kept whole, and log_start moves to where
-                that begins. At or below log_start: nothing happens; past log_end: all changes are dropped, but the last
-                entry where a file of them is damaged.
+            start_offset: The oldest offset to keep: log_start moves to its `share_start`. At or below log_start nothing
+                happens; past log_end: all changes are dropped, but the last entry where a file of them is damaged.
 
         Raises:
             StoreFailed: the disk refused; as after a failed commit.

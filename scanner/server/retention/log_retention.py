@@ -2,8 +2,8 @@
 
 Invariants:
 
-1. A changelog is cut between two commits, at the end of an entry, and never past the oldest pin of that moment: scans,
-   parked scans and leases pin, and a pin is made between two commits as well.
+1. A changelog is cut between two commits, at the end of an entry, never inside a transaction's share, and never past
+   the oldest pin of that moment: scans, parked scans and leases pin, and a pin is made between two commits as well.
 2. What the pins of one principal keep of one bucket's log beyond retention is at most `log_pinned_bytes_max`, give
    or take what is written between two sweeps: past it the pin that keeps the most ends, with SLOW_CONSUMER.
 3. By age nothing goes early, whatever the clock said: commits are stamped and aged by one clock
@@ -190,7 +190,7 @@ class Retention:
             before, oldest = storage.log_start, bucket.pins.oldest()
             wanted = min(wanted, storage.log_end)
             if before < wanted < storage.log_end:
-                wanted = storage.entry_at(wanted).start
+                wanted = storage.share_start(wanted)
             start = wanted if oldest is None else min(wanted, oldest)
             if start > before:
                 await self._run_blocking(functools.partial(storage.truncate_log, start))
@@ -216,17 +216,17 @@ class Retention:
             bucket.log_freed += 1
 
     def _wanted_start(self, storage: Bucket, now_us: int) -> int:
-        """Where the log would begin if nothing pinned it."""
+        """Where the log would begin if nothing pinned it. What it would divide stays whole."""
         # However long, for ever included: nothing is older than the clock.
         oldest_us = now_us - round(min(self._config.log_retention_s * 1_000_000, now_us))
         by_age = expired_end(storage, oldest_us, now_us)
         bytes_max = self._config.log_retention_bytes
         if storage.log_bytes <= bytes_max:
-            return by_age
+            return storage.share_start(by_age)
         # By what each stretch takes: old changes may be much larger than new ones, or much smaller.
         offsets = range(storage.log_start, storage.log_end)
         kept = bisect_left(offsets, True, key=lambda offset: storage.log_bytes_from(offset) <= bytes_max)
-        return max(by_age, offsets.start + kept)
+        return storage.share_start(max(by_age, offsets.start + kept))
 
     def _end_longest(self, where: str, bucket: ServedBucket, wanted: int) -> None:
         """End the pins that keep more than their principal may keep from retention."""

@@ -333,12 +333,16 @@ class MemoryBucket:
     def offset_at(self, timestamp_us: int) -> int:
         """See `Bucket.offset_at`."""
         self._require_open()
-        start = self.log_start
-        for entry in self.contents.entries:
-            start = start if entry.continues else entry.start
-            if entry.timestamp_us >= timestamp_us:
-                return start
-        return self.log_end
+        found = (entry.start for entry in self.contents.entries if entry.timestamp_us >= timestamp_us)
+        return self.share_start(next(found, self.log_end))
+
+    def share_start(self, offset: int) -> int:
+        """See `Bucket.share_start`."""
+        self._require_open()
+        if offset >= self.log_end:
+            return offset
+        starts = (entry.start for entry in self.contents.entries if not entry.continues)
+        return max((start for start in starts if start <= offset), default=self.log_start)
 
     def split(
         self, wish: SplitWish, key_range: KeyRange = ALL_KEYS, known: Sequence[Piece] = ()
@@ -357,11 +361,11 @@ class MemoryBucket:
         """See `Bucket.truncate_log`."""
         self._require_open()
         contents = self.contents
+        start_offset = self.share_start(start_offset)
         kept = [entry for entry in contents.entries if entry.end > start_offset]
         start = kept[0].start if kept else self.log_end
         if start > contents.log_start:
-            newest = contents.entries[len(contents.entries) - len(kept) - 1]
-            contents.truncated_us = None if kept and kept[0].continues else newest.timestamp_us
+            contents.truncated_us = contents.entries[-len(kept) - 1].timestamp_us
         del contents.log[: start - contents.log_start]
         contents.log_start, contents.entries = start, kept
 

@@ -352,6 +352,10 @@ class RocksBucket:
         """See `Bucket.offset_at`."""
         return self._log.offset_at(timestamp_us)
 
+    def share_start(self, offset: int) -> int:
+        """See `Bucket.share_start`."""
+        return self._log.share_start(offset)
+
     def split(
         self, wish: SplitWish, key_range: KeyRange = ALL_KEYS, known: Sequence[Piece] = ()
     ) -> BucketSplit:
@@ -371,10 +375,10 @@ class RocksBucket:
                 return
             start, ordinal = log_range.end, log_range.end_ordinal
             if start_offset < start:
-                start = self._log.entry_at(start_offset)[0].start
+                start = self._log.share_start(start_offset)
+                if start == log_range.start:
+                    return
                 ordinal = ordinal_of_key(self._log.entry_at(start)[1])
-            if start <= log_range.start:
-                return
             truncated_us = self._newest_before(start)
             log_range = log_range._replace(start=start, start_ordinal=ordinal)
             self._state = replace(self._state, log_range=log_range, truncated_us=truncated_us)
@@ -394,8 +398,7 @@ class RocksBucket:
         if start == log_range.end:
             return log_range.timestamp_us
         try:
-            within = self._log.entry_at(start)[0].continues
-            return None if within else self._log.entry_at(start - 1)[0].timestamp_us
+            return self._log.entry_at(start - 1)[0].timestamp_us
         except (DataCorrupted, StoreFailed):
             return None  # What cannot be read can be truncated.
 

@@ -84,16 +84,17 @@ class LogReader:
                 low = entry.end
             else:
                 high = entry.start
-        return self._share_start(low)
+        return self.share_start(low)
 
-    def _share_start(self, offset: int) -> int:
-        """Where the share begins that an entry at an offset continues; the offset, if it continues none."""
+    def share_start(self, offset: int) -> int:
+        """See `Bucket.share_start`."""
+        self._require_open()
         try:
-            while (
-                self._log_range().start < offset < self._log_range().end
-                and self.entry_at(offset)[0].continues
-            ):
-                offset = self.entry_at(offset - 1)[0].start
+            while self._log_range().start < offset < self._log_range().end:
+                entry = self.entry_at(offset)[0]
+                if not entry.continues:
+                    return entry.start
+                offset = entry.start - 1
         except OffsetOutOfRange:
             pass  # What was truncated meanwhile is out of the question.
         return max(offset, self._log_range().start)

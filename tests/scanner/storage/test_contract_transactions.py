@@ -319,12 +319,12 @@ def test_a_share_in_pieces_has_one_place_in_time(store: Store, restart: Callable
     for time in {change.timestamp_us for change in share}:
         assert (bucket.offset_at(time), bucket.offset_at(time - 1)) == (1, 1)
     assert bucket.offset_at(share[-1].timestamp_us + 1) == bucket.log_end - 2
-    bucket.truncate_log(4)
-    assert bucket.offset_at(0) == bucket.log_start == bucket.offset_at(share[-1].timestamp_us)
-    assert (
-        bucket.truncated_commit_us is None
-    )  # A time from the pieces that are left is in front of those that are gone.
-    bucket.truncate_log(bucket.log_end - 2)
+    end = bucket.log_end
+    assert [bucket.share_start(offset) for offset in range(end + 2)] == [0, *[1] * 7, 8, 8, end, end + 1]
+    for offset in range(end - 2):
+        bucket.truncate_log(offset)
+        assert bucket.log_start == min(offset, 1)
+    bucket.truncate_log(end - 2)
     assert bucket.truncated_commit_us == share[-1].timestamp_us
 
 

@@ -427,6 +427,28 @@ async def test_a_cut_on_demand_names_what_keeps_the_rest(store: Store) -> None:
         assert kept.catalog.activity.log_changes_dropped == 30
 
 
+async def test_of_a_version_of_a_transaction_all_goes_or_nothing(store: Store) -> None:
+    """By size, on demand, and in front of a pin: where a log begins is never between two commits of one version."""
+    async with open_maintenance(store) as kept:
+        await kept.write(range(100))
+        bucket = await kept.bucket()
+        storage = bucket.storage
+        for first in (100, 200, 300):
+            piece = storage.prepare([mutations(store, "items", sample(range(first, first + 100)))])
+            storage.commit_prepared(piece, unfinished=first < 300)
+        await write_to_disk(kept, 400, 100)
+        retention = retention_with(
+            kept, log_retention_s=FOREVER_S, log_retention_bytes=storage.log_bytes_from(270)
+        )
+        assert await retention.wanted_start(bucket) == 100
+        await retention.sweep()
+        assert storage.log_start == (await retention.cut("items", 0, bucket, 399)).start == 100
+        pin = bucket.pins.pin(350, "anna", "scan of the changelog")
+        assert (await retention.cut("items", 0, bucket, 500)).start == 100
+        pin.release()
+        assert (await retention.cut("items", 0, bucket, 405)).start == 400
+
+
 async def test_a_lease_ends_when_it_keeps_too_much(store: Store, caplog: pytest.LogCaptureFixture) -> None:
     """As a whole, of all its buckets; a renewal tells why, and another acquisition begins anew."""
     config = ScannerConfig(log_retention_s=0.001, log_pinned_bytes_max=20_000)
