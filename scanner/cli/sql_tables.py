@@ -208,6 +208,8 @@ class Query:
         self._known: Sequence[str] = ()
         self.connection = duckdb.connect(config=_SETTINGS)
         try:
+            # In a notebook, and wherever `__main__` has no file, DuckDB writes one to stdout, among the rows.
+            self.connection.execute("SET enable_progress_bar = false")
             self._named = self._names()
         except BaseException:
             self.connection.close()

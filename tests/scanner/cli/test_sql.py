@@ -6,6 +6,8 @@ import functools
 import inspect
 import json
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -428,6 +430,17 @@ def test_filters_of_duckdb_are_applied_here_as_well(server: RunningServer) -> No
         found = dataset.scanner(columns=["id"], filter=expression).to_reader().read_all()
     assert sorted(found["id"].to_pylist()) == [1, 2]
     assert found.schema.names == ["id"]
+
+
+def test_duckdb_draws_no_bar_among_the_rows() -> None:
+    """Where `__main__` has no file DuckDB takes its program for a person, and tells stdout of a slow query."""
+    program = (
+        "from scanner.cli.sql_tables import Query\n"
+        "with Query('SELECT 1') as query:\n"
+        "    print(query.connection.execute(\"SELECT current_setting('enable_progress_bar')\").fetchone())"
+    )
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert run.stdout == "(False,)\n"
 
 
 def test_nothing_else_of_a_dataset_is_there() -> None:
