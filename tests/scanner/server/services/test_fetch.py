@@ -31,6 +31,7 @@ from scanner.storage.memory.store import MemoryStore
 from scanner.wire import methods
 from scanner.wire.batches import decode_batch, decode_fetched, decode_schema, verify_payload
 from scanner.wire.statuses import from_detail
+from tests.support.conformance import open_virtual_items
 from tests.support.scans import (
     TABLES,
     create_table,
@@ -206,7 +207,7 @@ async def test_a_fetch_waits_for_enough() -> None:
 async def test_the_wait_ends(autojump_clock: trio.abc.Clock) -> None:
     """After the time that was asked for, never after more than the server allows; for nothing it does not wait."""
     config = ScannerConfig(fetch_wait_max_s=20.0)
-    async with serving_items([0], config=config) as (_, client):
+    async with open_virtual_items(1, config=config) as items:
         waits: list[tuple[dict[str, Any], float]] = [
             ({"max_wait_ms": 7_000}, 7.0),
             ({}, 0.5),
@@ -216,7 +217,7 @@ async def test_the_wait_ends(autojump_clock: trio.abc.Clock) -> None:
         for fields, waited_s in waits:
             began = trio.current_time()
             request = pb.FetchLogRequest(query=pb.ScanQuery(table="items"), positions=[at(1)], **fields)
-            await client.call(methods.FETCH_LOG, request.SerializeToString())
+            await items.raw.call(methods.FETCH_LOG, request.SerializeToString())
             assert trio.current_time() - began == pytest.approx(waited_s, abs=0.2)
 
 

@@ -14,6 +14,7 @@ from scanner.server.config import ScannerConfig
 from scanner.server.scan.push import PushScan
 from scanner.sources.kv import KvSource
 from scanner.storage.interface import Mutation
+from tests.support.conformance import open_virtual_items
 from tests.support.rounds import counted_rounds
 from tests.support.scans import (
     SCHEMA,
@@ -412,13 +413,13 @@ async def test_a_call_that_is_not_half_closed_ends_in_the_end(
 
     What the server has waited for meanwhile is its client, and not its own work.
     """
-    async with serving(filled_store(5)) as (server, client):
-        async with open_scan(client, credit=1 << 20) as scan:
+    async with open_virtual_items(5) as items:
+        async with open_scan(items.raw, credit=1 << 20) as scan:
             responses = [await scan.stream.receive() for _ in ("started", "batch", "end")]
             began = trio.current_time()
             async with trio.open_nursery() as nursery:
                 if drains:
-                    nursery.start_soon(server.drain, 20.0)
+                    nursery.start_soon(items.server.drain, 20.0)
                 assert await scan.stream.receive() is None
                 waited_s = trio.current_time() - began
 
