@@ -22,6 +22,7 @@ from scanner.server.config import ScannerConfig
 from scanner.server.server import open_server
 from scanner.storage.lineage import Lineage
 from scanner.storage.rocksdb.store import RocksStore
+from tests.support.living import copy_living
 
 pytestmark = [pytest.mark.socket, pytest.mark.rocks]
 
@@ -61,9 +62,7 @@ async def _create(data: Path) -> None:
 
 def _as_killed(data: Path) -> Path:
     """A copy of what a server that is killed now leaves, while it writes nothing."""
-    killed = data.with_name("killed")
-    shutil.copytree(data, killed, ignore=shutil.ignore_patterns("LOCK"))
-    return killed
+    return copy_living(data, data.with_name("killed"))
 
 
 def _replace(data: Path, copy: Path) -> None:

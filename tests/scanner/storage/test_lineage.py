@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from scanner.storage.rocksdb import durable_end
 from scanner.storage.rocksdb.catalog import load_table_entry
 from scanner.storage.rocksdb.config import StorageConfig
 from scanner.storage.rocksdb.store import RocksStore
+from tests.support.living import copy_living
 from tests.support.storage_tables import ITEMS, contents, put
 
 
@@ -174,7 +174,7 @@ def _with_lost_tail(directory: Path, cut_bytes: int | None) -> int:
         bucket.flush()
         bucket.commit([[put(number, "b")] for number in range(100, 107)])
         end = bucket.log_end
-        shutil.copytree(data, directory / "killed", ignore=shutil.ignore_patterns("LOCK"))
+        copy_living(data, directory / "killed")
     (bucket_directory,) = (directory / "killed").glob("tables/*/0000")
     wal = max(bucket_directory.glob("*.log"), key=lambda path: int(path.stem))
     if cut_bytes is None:

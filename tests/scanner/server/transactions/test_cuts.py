@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -17,6 +16,7 @@ import scanner.storage.rocksdb.opening
 from scanner.server.config import ScannerConfig
 from scanner.storage.rocksdb.store import RocksStore
 from tests.support.client import open_client
+from tests.support.living import copy_living, states_of_files
 from tests.support.transactions import BEFORE, changes, contents, keys, make_table, rows
 
 if TYPE_CHECKING:
@@ -60,20 +60,10 @@ class Images:
                 self._take()
 
     def _take(self) -> None:
-        state = {
-            str(path): (path.stat().st_size, path.stat().st_mtime_ns)
-            for path in sorted(self._data.rglob("*"))
-            if path.is_file() and path.name != "LOG"
-        }
+        state = states_of_files(self._data)
         if state != self._state:
             self._state = state
-            image = self._images / f"{len(self.paths):03}"
-            while True:
-                with suppress(shutil.Error):
-                    shutil.copytree(self._data, image)
-                    break
-                shutil.rmtree(image)
-            self.paths.append(image)
+            self.paths.append(copy_living(self._data, self._images / f"{len(self.paths):03}"))
 
 
 async def _publish_with_images(tmp_path: Path, config: ScannerConfig) -> list[Path]:

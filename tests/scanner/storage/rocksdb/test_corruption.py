@@ -17,6 +17,7 @@ from scanner.storage.rocksdb.config import Compression, StorageConfig
 from scanner.storage.rocksdb.readers import CheckedIterator
 from scanner.storage.rocksdb.store import RocksStore
 from tests.support.changes import read_changes
+from tests.support.living import copy_living
 from tests.support.storage_damage import chunk_key, delete_change, file_with, flip
 from tests.support.storage_tables import (
     ITEMS,
@@ -295,7 +296,7 @@ def test_the_write_ahead_log_of_another_bucket_is_refused(tmp_path: Path) -> Non
             store.bucket(name, 0).commit([puts((number, name) for number in range(20))])
             store.bucket(name, 0).flush()  # The log is a new one then.
             store.bucket(name, 0).commit([puts((number, f"{name}, later") for number in range(10, 30))])
-        shutil.copytree(served, tmp_path / "killed")
+        copy_living(served, tmp_path / "killed")
     for ours, theirs in itertools.combinations(range(len(tables)), 2):
         now = tmp_path / f"{ours} {theirs}"
         shutil.copytree(tmp_path / "killed", now)

@@ -34,6 +34,7 @@ from scanner.storage.rocksdb.sst_files import sst_files
 from scanner.storage.rocksdb.store import RocksStore
 from tests.support.changelog import chunks
 from tests.support.changes import read_changes
+from tests.support.living import copy_living
 from tests.support.storage_damage import delete_change, flip, raw_database
 from tests.support.storage_tables import ITEMS, changes_of, put, puts
 
@@ -592,11 +593,7 @@ def test_a_log_that_was_freed_needs_no_write_ahead_log(
     of_ten_files.truncate_log(15)
     of_ten_files.commit([[put(100, "x")]])
     assert of_ten_files.free_log()
-    with of_ten_files._lifetime.using() as database:
-        database.rocks.cancel_all_background(
-            True
-        )  # RocksDB makes and removes files in its own time, beside a copy.
-    copy = Path(shutil.copytree(tmp_path / "store", tmp_path / "copy"))
+    copy = copy_living(tmp_path / "store", tmp_path / "copy")
     for log in copy.glob("tables/*/*/*.log"):
         log.unlink()
     with RocksStore.open(copy) as store:

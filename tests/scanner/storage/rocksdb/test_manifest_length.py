@@ -14,6 +14,7 @@ from scanner.storage.rocksdb import bucket as rocks_bucket
 from scanner.storage.rocksdb.manifest_length import NAME, noted_length, write_manifest_length
 from scanner.storage.rocksdb.store import RocksStore
 from tests.support.histories import changes_of, read_all, rows_as_of
+from tests.support.living import copy_living
 from tests.support.storage_tables import one_bucket, put
 
 _RECORD = struct.Struct("<IHB")
@@ -40,7 +41,7 @@ def test_wherever_a_manifest_is_cut_the_state_is_one_that_was(tmp_path: Path, ta
             store.create_table(one_bucket(name))
             for number in range(6):
                 store.bucket(name, 0).commit([[put(number % 4, f"{name} {number}")]])
-        shutil.copytree(first, second)  # as after kill -9
+        copy_living(first, second)  # as after kill -9
     with RocksStore.open(second) as store:
         for name in names if then != "closed" else []:
             for turn in range(3):
@@ -102,7 +103,7 @@ def test_a_manifest_that_lacks_a_flush_of_a_log_that_was_freed_is_refused(
         noted = manifest.stat().st_size
         assert bucket.free_log()
         bucket.commit([[put(1, "new")]])
-        shutil.copytree(data, killed)
+        copy_living(data, killed)
     damaged = killed / manifest.relative_to(data)
     os.truncate(damaged, next(start for start in record_starts(damaged.read_bytes()) if start > noted))
     with RocksStore.open(killed) as store, pytest.raises(DataCorrupted, match="would be of different states"):

@@ -29,6 +29,7 @@ from scanner.storage.rocksdb.log_format import first_damage, record_heads
 from scanner.storage.rocksdb.manifest_length import current_manifest
 from scanner.storage.rocksdb.store import RocksStore
 from tests.scanner.storage.rocksdb.test_manifest_length import record_starts
+from tests.support.living import copy_living, end_background_work
 from tests.support.storage_damage import flip
 from tests.support.storage_tables import contents, one_bucket, put, replayed
 
@@ -74,7 +75,7 @@ def _copying(source: Path, copy: Path, function: Callable[..., None]) -> Callabl
     """A function of RocksDB's that is called when a directory has been copied."""
 
     def call(*args: object) -> None:
-        shutil.copytree(source, copy)
+        copy_living(source, copy)
         function(*args)
 
     return call
@@ -118,6 +119,7 @@ def _cut_off(
         monkeypatch.undo()
         if later:
             later(bucket)
+        end_background_work(bucket)
         shutil.copytree(running, path / "data")
     (directory,), (found,) = before.glob("tables/*/0000"), (path / "data").glob("tables/*/0000")
     old = current_manifest(directory).stat().st_size

@@ -19,6 +19,7 @@ from scanner.storage.rocksdb import durable_end
 from scanner.storage.rocksdb.opening import BucketOpener
 from scanner.storage.rocksdb.store import RocksStore
 from scanner.storage.rocksdb.torn_tail import has_torn_tail
+from tests.support.living import copy_living, end_background_work
 from tests.support.storage_damage import flip
 from tests.support.storage_tables import contents, one_bucket, put, puts, replayed
 
@@ -53,6 +54,7 @@ def _cut_off(path: Path, *later: str, alone: bool = False) -> tuple[Path, Path, 
         end = log.stat().st_size
         for text in later:
             bucket.commit([[put(9, text)]])
+        end_background_work(bucket)
         shutil.copytree(path / "running", path / "data")
     (directory,) = (path / "data").glob("tables/*/0000")
     (directory / durable_end.NAME).write_bytes(end_file)
@@ -120,7 +122,7 @@ def test_a_start_that_is_cut_off_is_followed_by_another(tmp_path: Path, alone: b
             start = begun.stat().st_size
             bucket.commit([_LARGE])
             kept = tmp_path / "kept"
-            shutil.copytree(tmp_path / "first", kept)
+            copy_living(tmp_path / "first", kept)
         else:
             shutil.copy(begun, directory)
     if went_on:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ from scanner.errors import DataCorrupted, StoreFailed
 from scanner.storage.rocksdb.config import StorageConfig
 from scanner.storage.rocksdb.store import RocksStore
 from scanner.storage.transactions import AppliedShare
+from tests.support.living import copy_living
 from tests.support.storage_tables import changes_of, contents, delete, one_bucket, put, puts
 
 pytestmark = pytest.mark.rocks
@@ -37,15 +36,6 @@ def _filled(path: Path) -> None:
         store.bucket("it", 0).commit([puts(BEFORE.items())])
 
 
-def _copy(path: Path, image: Path) -> None:
-    """Copy a directory in which a compaction may remove files meanwhile."""
-    while True:
-        with suppress(shutil.Error):
-            shutil.copytree(path, image)
-            return
-        shutil.rmtree(image)
-
-
 def _apply_cut(path: Path, images: Path) -> dict[int, str | None]:
     """Apply a share, with a copy of the data directory after every step but the last; what it gives."""
     with RocksStore.open(path, SMALL) as store:
@@ -54,7 +44,7 @@ def _apply_cut(path: Path, images: Path) -> dict[int, str | None]:
             bucket.commit_prepared(bucket.prepare([part]), unfinished=True)
             if step % 2:
                 bucket.flush()
-            _copy(path, images / str(step))
+            copy_living(path, images / str(step))
         last = bucket.prepare([])
         bucket.commit_prepared(last, applied={"load": AppliedShare(1, 300, last.start)})
         return contents(bucket)
