@@ -88,8 +88,7 @@ async def test_a_server_that_sends_past_the_credit(monkeypatch: pytest.MonkeyPat
     limit, row_message_bytes = 3_000, 700
     async with open_items(MemoryStore()) as items:
         async with open_scan(items.raw, credit=limit) as scan:
-            while not scan.heartbeats:
-                await scan.receive()
+            await scan.receive_credit(limit)
         assert scan.received_bytes <= limit + row_message_bytes
         send_past_credit(monkeypatch)
         async with open_scan(items.raw, credit=limit) as scan:

@@ -195,8 +195,7 @@ async def test_a_replaced_stream_hands_over() -> None:
     store = filled_store(ROWS)
     async with serving(store) as (_, client):
         async with open_scan(client, stream_id=b"mine", credit=3000) as old:
-            while not old.heartbeats:
-                await old.receive()
+            await old.receive_credit(3000)
             token = old.heartbeats[-1].resume_token
             async with open_scan(client, stream_id=b"mine", credit=ALL, resume_token=token) as new:
                 await new.receive_all()
@@ -272,8 +271,7 @@ async def test_a_store_that_closes_under_a_scan_leaves_it_a_token() -> None:
     store = filled_store(ROWS)
     async with serving(store) as (_, client):
         async with open_scan(client, credit=3000) as scan:
-            while not scan.heartbeats:
-                await scan.receive()
+            await scan.receive_credit(3000)
             store.bucket("items", 0).close()
             await scan.demand(ALL)
             error = await failure(scan.receive_all)

@@ -210,6 +210,17 @@ class RawScan:
             await self.stream.send_end()  # the server waits for it, for a while
         return response
 
+    async def receive_credit(self, limit: int) -> None:
+        """Take all that credit of `limit` bytes lets out, and the heartbeat behind it.
+
+        On a busy machine heartbeats come before it, too.
+        """
+        while self.received_bytes < limit:
+            await self.receive()
+        self.heartbeats.clear()
+        while not self.heartbeats:
+            await self.receive()
+
     async def receive_all(self) -> None:
         """Take everything up to the stream's end."""
         while await self.receive() is not None:

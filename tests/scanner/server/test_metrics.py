@@ -70,9 +70,7 @@ async def test_scans_and_commits_are_counted() -> None:
         async with open_scan(client, window_only=True) as scan:
             await scan.receive_all()
         async with open_scan(client, credit=3000) as scan:
-            await scan.receive()
-            while not scan.heartbeats:
-                await scan.receive()
+            await scan.receive_credit(3000)
             during = await scrape(server)
         while server.statistics().push_scans_open:
             await trio.lowlevel.checkpoint()

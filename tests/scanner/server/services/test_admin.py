@@ -22,8 +22,7 @@ async def test_a_scan_shows_what_it_waits_for_and_pins() -> None:
     store = filled_store(ROWS)
     async with serving(store) as (server, client), scanner.connect(f"127.0.0.1:{server.port}") as admin:
         async with open_scan(client, credit=2000) as scan:
-            while not scan.heartbeats:
-                await scan.receive()
+            await scan.receive_credit(2000)
             store.bucket("items", 0).commit([mutations(store, "items", sample(range(3)))])
             scanning, asking = await admin.list_streams()
             while scanning.stalls.longest is not StallReason.CREDIT:  # as it must be in the end

@@ -99,13 +99,10 @@ async def test_demands_are_cumulative_and_idempotent() -> None:
         async with open_scan(client, credit=3000) as scan:
             await scan.demand(3000)
             await scan.demand(10)
-            while not scan.heartbeats:
-                await scan.receive()
+            await scan.receive_credit(3000)
             assert 3000 <= scan.received_bytes < 3000 + ROW_MESSAGE_BYTES
             await scan.demand(6000)
-            scan.heartbeats.clear()
-            while not scan.heartbeats:
-                await scan.receive()
+            await scan.receive_credit(6000)
             assert 6000 <= scan.received_bytes < 6000 + ROW_MESSAGE_BYTES
 
 
@@ -179,8 +176,7 @@ async def test_little_is_read_for_little_credit(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(KvSource, "step", step)
     async with serving(filled_store(ROWS)) as (_, client):
         async with open_scan(client, credit=300) as scan:
-            while not scan.heartbeats:
-                await scan.receive()
+            await scan.receive_credit(300)
             assert asked == [64 << 10]
             while scan.end is None and len(asked) < 4:
                 await scan.demand(scan.received_bytes + 300)
@@ -353,8 +349,7 @@ async def test_a_drain_ends_early_and_cleanly() -> None:
     store = filled_store(ROWS)
     async with serving(store) as (_, client):
         async with open_scan(client, credit=5000) as scan:
-            while not scan.heartbeats:
-                await scan.receive()
+            await scan.receive_credit(5000)
             await scan.drain()
             await scan.receive_all()
 
