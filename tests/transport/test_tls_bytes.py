@@ -5,6 +5,7 @@ from __future__ import annotations
 import hmac
 import math
 import random
+import re
 import socket
 import ssl
 import struct
@@ -477,21 +478,20 @@ async def test_a_write_waits_for_the_rest_of_a_handshake_message(tmp_path: Path)
     """Between two records of one session ticket OpenSSL cannot write: the writer waits, and nothing is lost."""
     # A ticket has the client's certificate in it, so that it is longer than a record of 512 octets.
     made, own = server_files(tmp_path), issue("test", *(f"client-{at}.example" for at in range(30)))
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    arguments = ("-accept", f"127.0.0.1:{port}", "-cert", made.certificate, "-key", made.key, "-alpn", "h2")
+    arguments = ("-accept", "127.0.0.1:0", "-cert", made.certificate, "-key", made.key, "-alpn", "h2")
     verify = ("-Verify", "1", "-CAfile", ca_file(tmp_path), "-max_send_frag", "512", "-num_tickets", "1")
     with openssl("s_server", *arguments, *verify) as peer, trio.fail_after(DEADLOCK_S):
-        await read_until(peer.stdout, b"ACCEPT")
+        said = b""
+        while (found := re.search(rb"ACCEPT 127.0.0.1:([0-9]+)\n", said)) is None:
+            said += await read_until(peer.stdout, b"\n")
         relay = Relay()
         async with trio.open_nursery() as nursery:
-            listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
-            stream = await trio.open_tcp_stream(*listeners[0].socket.getsockname())
-            nursery.start_soon(
-                relay.run, await listeners[0].accept(), await trio.open_tcp_stream("127.0.0.1", port)
+            # What a socket of TCP was given may be late at its peer, that of a pair is there at once.
+            ours, theirs = (
+                trio.SocketStream(trio.socket.from_stdlib_socket(end)) for end in socket.socketpair()
             )
-            await listeners[0].aclose()
-            mine = TlsBytes(stream, client_tls(tmp_path, own), DEADLOCK_S, server_hostname="127.0.0.1")
+            nursery.start_soon(relay.run, theirs, await trio.open_tcp_stream("127.0.0.1", int(found[1])))
+            mine = TlsBytes(ours, client_tls(tmp_path, own), DEADLOCK_S, server_hostname="127.0.0.1")
             await mine.handshake()
             room, sent = memoryview(bytearray(100)), trio.Event()
 
