@@ -180,13 +180,10 @@ async def test_errors_of_the_block_leave_bare(tmp_path: Path) -> None:
                 sys.exit(3)
 
 
-async def test_nobody_answers() -> None:
+async def test_nobody_answers(kept_port: int) -> None:
     """A server that is not there is ServerUnavailable."""
-    listener = (await trio.open_tcp_listeners(0, host="127.0.0.1"))[0]
-    port = listener.socket.getsockname()[1]
-    await listener.aclose()
-    with pytest.raises(scanner.ServerUnavailable, match=str(port)):
-        async with scanner.connect(f"127.0.0.1:{port}"):
+    with pytest.raises(scanner.ServerUnavailable, match=str(kept_port)):
+        async with scanner.connect(f"127.0.0.1:{kept_port}"):
             pass
 
 
