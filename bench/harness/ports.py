@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Final
 
 _GIVEN_AWAY: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
-_LOWEST: Final = 10_000
-_GIVEN_AWAY_FROM: Final = 32_768
+_ALL: Final = range(10_000, 65_536)
+_GIVEN_AWAY_ELSEWHERE: Final = "32768 60999"
 """Where the kernel does not say."""
 
 
 def free_port() -> int:
-    """A port that nobody has, of those that the kernel gives to nobody by itself.
+    """A port that nobody has, of those that the kernel gives to nobody by itself, where it leaves any.
 
     Between this and the moment at which it is listened on, any other may be given to a connection or to a listener of
     another process.
@@ -22,8 +22,10 @@ def free_port() -> int:
     Raises:
         OSError: All of them are taken.
     """
-    end = int(_GIVEN_AWAY.read_text().split()[0]) if _GIVEN_AWAY.exists() else _GIVEN_AWAY_FROM
-    for port in random.SystemRandom().sample(range(_LOWEST, max(end, _LOWEST + 1)), max(end - _LOWEST, 1)):
+    said = _GIVEN_AWAY.read_text() if _GIVEN_AWAY.exists() else _GIVEN_AWAY_ELSEWHERE
+    first, last = map(int, said.split())
+    ports = [port for port in _ALL if not first <= port <= last] or _ALL
+    for port in random.SystemRandom().sample(ports, len(ports)):
         with socket.socket() as probe:
             try:
                 probe.bind(("127.0.0.1", port))
