@@ -198,11 +198,12 @@ def test_certificates_that_run_out(days_left: int, says: str, tmp_path: Path) ->
             if days_left < 0:
                 _, err = process.communicate(timeout=TIMEOUT_S)
                 assert (started, process.returncode) == ("", 1)
+                *_, last = err.splitlines()  # A machine that allows few files is told so before.
                 assert re.search(
                     r"server\.pem expired at \d{4}-.* UTC \(this machine's clock says .* UTC\); replace it",
-                    err,
+                    last,
                 )
-                assert err.count("\n") == 1
+                assert "Traceback" not in err
                 return
             process.terminate()
             _, err = process.communicate(timeout=TIMEOUT_S)
