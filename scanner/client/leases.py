@@ -19,7 +19,15 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, TypeVar
 import trio
 from google.protobuf.message import Message
 
-from scanner.client.arguments import bucket_number, flag, is_number, require_kind, require_text
+from scanner.client.arguments import (
+    UINT64_MAX,
+    bucket_number,
+    flag,
+    is_number,
+    require_kind,
+    require_text,
+    whole,
+)
 from scanner.client.calls import call_unary, require_about
 from scanner.client.retries import retried
 from scanner.data.half_applied import HalfApplied
@@ -480,16 +488,19 @@ def _target_to_proto(target: Leasable) -> pb.LeaseTarget:
     state = target.state if isinstance(target.state, LeaseState) else known.get(str(target.state).lower())
     if state is None:
         raise ArgumentInvalid(f"unknown state {target.state!r} to lease; known: {', '.join(known)}")
-    try:
-        return pb.LeaseTarget(
-            table=require_text("the name of a table", target.table),
-            buckets=target.buckets,
-            state=f"STATE_{state.name}",
-            checkpoint_id=target.checkpoint_id,
-            log_offset=target.log_offset,
-        )
-    except (TypeError, ValueError) as error:
-        raise ArgumentInvalid(f"{target!r} cannot be leased: {error}") from error
+    table = require_text("the name of a table", target.table)
+    require_kind(f"the buckets of table {table!r}", target.buckets, Iterable)
+    return pb.LeaseTarget(
+        table=table,
+        buckets=[bucket_number(table, bucket) for bucket in target.buckets],
+        state=f"STATE_{state.name}",
+        checkpoint_id=_uint64_or_none("the id of a checkpoint", target.checkpoint_id),
+        log_offset=_uint64_or_none("a log offset", target.log_offset),
+    )
+
+
+def _uint64_or_none(what: str, number: int | None) -> int | None:
+    return None if number is None else whole(number, what, 0, UINT64_MAX)
 
 
 def _ttl_ms(ttl_s: float | None) -> int:
