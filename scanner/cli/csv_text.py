@@ -44,6 +44,15 @@ ROW_BYTES_MAX: Final = 64 * 1024 * 1024
 _BLOCK_BYTES: Final = 1 << 20
 _BYTE_ORDER_MARK: Final = "\ufeff"
 """The decoders of utf-8 and utf-16-le, among others, leave it in."""
+_LIKELY: Final = (
+    ("utf-32", re.compile(rb"\xff\xfe\0\0|\0\0\xfe\xff")),
+    ("utf-16", re.compile(rb"\xff\xfe|\xfe\xff")),
+    ("utf-32-le", re.compile(rb"[^\0]\0\0\0")),
+    ("utf-32-be", re.compile(rb"\0\0\0[^\0]")),
+    ("utf-16-le", re.compile(rb"[^\0]\0")),
+    ("utf-16-be", re.compile(rb"\0[^\0]")),
+)
+"""How a text begins in each of these: with a byte order mark, or with a letter of ASCII. The first that fits is meant."""
 _ALONE: Final = re.compile(rb"\r(?=[^\r\n])")
 """A carriage return with text behind it. Rows may end with several in front of a line feed."""
 _ALONE_IN_FRONT: Final = re.compile(rb"(?:\A|(?<=\n))\r(?=[^\r\n])")
@@ -86,6 +95,8 @@ class CsvText:
     def __init__(self, path: Path, dialect: CsvDialect) -> None:
         self.path = path
         self.dialect = dialect
+        self._likely: str | None = None
+        """The encoding of UTF-16 or UTF-32, other than the one that was said, as which the file begins."""
         # Not left to the end of the generator, where Python lets no Ctrl-C through.
         with closing(self._decoded(None)) as pieces:
             block = next(self._blocks(pieces), None)
@@ -138,10 +149,8 @@ class CsvText:
     def _read_header(self, block: CsvBlock) -> tuple[list[str], int, int]:
         for _, taken, names in self.records(block):
             if any("\0" in name for name in names):
-                fail(
-                    f"{self.path} has a NUL in the name of a column; rename it, or if the file has another encoding,"
-                    " name that, for example --encoding utf-16"
-                )
+                hint = f", or read the file with --encoding {self._likely}" if self._likely else ""
+                fail(f"{self.path} has a NUL in the name of a column; rename it{hint}")
             require_names_apart(self.path, names)
             return names, taken, _line_breaks(block.data[:taken])
         fail(f"{self.path} is empty")
@@ -262,6 +271,8 @@ class CsvText:
                 data = file.read(_BLOCK_BYTES)
                 if not begun:
                     self._refuse_other(data)
+                    likely = next((each for each, begins in _LIKELY if begins.match(data)), None)
+                    self._likely = None if likely == self.dialect.encoding else likely
                 try:
                     text = decoder.decode(data, final=not data)
                     piece = text.encode() if begun else text.removeprefix(_BYTE_ORDER_MARK).encode()
@@ -271,9 +282,11 @@ class CsvText:
                 except UnicodeError as error:
                     # Where there is no byte order mark no octet is at fault, though Python 3.13 names the first ones.
                     if not isinstance(error, UnicodeDecodeError) or error.reason.endswith("start with BOM"):
-                        fail(f"{self.path} cannot be read as {name}: {error}; say another, such as utf-16-le")
+                        fail(
+                            f"{self.path} cannot be read as {name}: {error}; say another, such as {self._likely or 'utf-8'}"
+                        )
                     line = 1 + breaks + _line_breaks(error.object[: error.start])
-                    self._refuse_text(line, error.object[error.start : error.start + 2])
+                    self._refuse_text(line, error.object[error.start])
                 if piece:
                     yield piece
                     breaks += _line_breaks(piece)
@@ -289,15 +302,12 @@ class CsvText:
             fail(f"{self.path} has a stream of Arrow in it, not CSV; write it as Parquet")
         fail(f"{self.path} has {kind} in it, not CSV; unpack it, and name it .{kind.lower()}")
 
-    def _refuse_text(self, line: int, octets: bytes) -> NoReturn:
-        octet = octets[0]
+    def _refuse_text(self, line: int, octet: int) -> NoReturn:
         if self.dialect.encoding is not None:
             fail(f"{self.path} is not {self.dialect.encoding}: octet 0x{octet:02X} on line {line}")
-        # One of them alone is a letter of cp1252: the Icelandic thorn is 0xFE.
-        example = "utf-16" if octets in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "cp1252"
         fail(
             f"{self.path} is not UTF-8: octet 0x{octet:02X} on line {line}; name its encoding, for example"
-            f" --encoding {example}"
+            f" --encoding {self._likely or 'cp1252'}"
         )
 
     @contextmanager

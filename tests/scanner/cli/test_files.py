@@ -446,6 +446,18 @@ def test_the_encoding_that_is_advised(tmp_path: Path) -> None:
     assert read(opened(path, options=told)).column(0).to_pylist() == [text.splitlines()[1]]
 
 
+@pytest.mark.parametrize("said", [None, "utf-16", "utf-16-le"])
+@pytest.mark.parametrize("encoding", ["utf-32", "utf-32-le", "utf-32-be"])
+def test_the_wide_encoding_that_is_advised(tmp_path: Path, encoding: str, said: str | None) -> None:
+    """It is the file's; by another one of its kind the file would be refused once more."""
+    path = tmp_path / "data.csv"
+    path.write_bytes("id,name\n1,é\n".encode(encoding))
+    with pytest.raises(click.ClickException, match=f"data.csv .* {encoding}$"):
+        opened(path, options=CsvOptions(dialect=CsvDialect(encoding=said)))
+    told = CsvOptions(dialect=CsvDialect(encoding=encoding))
+    assert read(opened(path, options=told)).to_pylist() == [{"id": 1, "name": "é"}]
+
+
 @pytest.mark.parametrize("end", ["", "\n", "\r\n"])
 def test_the_last_cell_is_null_without_a_line_break_behind_it(tmp_path: Path, end: str) -> None:
     """An empty cell at the very end is null, though the value in front of it is in quotes; and "" is not."""
