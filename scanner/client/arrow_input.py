@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import decimal
 import sys
 from collections.abc import Iterable
 from itertools import chain
@@ -127,8 +128,8 @@ def _require_one_kind(name: object, values: Iterable[object]) -> None:
         known = [
             each
             for each in values
-            if isinstance(each, (datetime.date, Number, np.bool_)) and bool(each == each)
-        ]  # No NaN, no NaT
+            if isinstance(each, (datetime.date, Number, np.bool_)) and not _is_null(each)
+        ]
         kinds = set(map(_kind_of, known))
         if any(getattr(each, "nanosecond", 0) for each in known):
             raise SchemaMismatch(
@@ -142,6 +143,11 @@ def _require_one_kind(name: object, values: Iterable[object]) -> None:
             f"column {name!r} mixes {' and '.join(sorted(kinds))}, and Arrow would make one of the other; make them one"
             " kind first"
         )
+
+
+def _is_null(value: object) -> bool:
+    """Whether something is NaN or NaT, which Arrow takes for null; a signaling NaN is not to be compared."""
+    return value.is_nan() if isinstance(value, decimal.Decimal) else bool(value != value)
 
 
 def _kind_of(value: object) -> str:

@@ -183,3 +183,10 @@ def test_objects_of_pandas_are_stored_as_they_are(first: object, second: object,
         if not isinstance(alike, pd.Timestamp | np.timedelta64):
             frame = pd.DataFrame({"v": pd.Series([alike, pd.NaT, None, math.nan], dtype=object)})
             assert to_arrow(frame)["v"].to_pylist() == [alike, None, None, None]
+
+
+def test_a_signaling_nan_is_null_as_any_other() -> None:
+    """To compare one raises; Arrow takes it for null beside days, too."""
+    values = [date(2020, 1, 1), Decimal("sNaN"), Decimal("NaN"), pd.NaT]
+    frame = pd.DataFrame({"v": pd.Series(values, dtype=object)})
+    assert to_arrow(frame)["v"].to_pylist() == [date(2020, 1, 1), None, None, None]
