@@ -198,7 +198,8 @@ def parse_response(headers: Sequence[tuple[bytes, bytes]]) -> CallFailed | None:
     if http_status == 200 and _is_grpc(fields.get(b"content-type", b"")):
         encoding = fields.get(b"grpc-encoding", b"identity")
         if encoding == b"identity":
-            return None
+            # A proxy may end an answer of trailers alone by an empty DATA frame behind them.
+            return parse_trailers(headers) if b"grpc-status" in fields else None
         return AnswerRefused(
             StatusCode.INTERNAL, f"answer in grpc-encoding {encoding!r}, which was not accepted"
         )

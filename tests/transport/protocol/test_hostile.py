@@ -379,6 +379,12 @@ ANSWERS: dict[str, tuple[bytes, type[Exception], str]] = {
         CallFailed,
         "without grpc-status",
     ),
+    "a status, and an empty frame behind it": (
+        wire.headers(1, [*wire.RESPONSE, ("grpc-status", "7"), ("grpc-message", "no")])
+        + wire.data(1, end=True),
+        CallFailed,
+        "PERMISSION_DENIED: no",
+    ),
     "unknown status": (
         wire.headers(1, [*wire.RESPONSE, ("grpc-status", "99"), ("grpc-message", "%zz%41")], end=True),
         CallFailed,
