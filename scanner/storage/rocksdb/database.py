@@ -74,6 +74,7 @@ _MEANINGS: tuple[tuple[str, type[ScannerError], str], ...] = (
     ("File too large", StoreFailed, "a file may not grow further; raise the limit"),
     ("Permission denied", StoreFailed, "give the server's user read and write access"),
     ("Read-only file system", StoreFailed, "mount it writable"),
+    ("Input/output error", StoreFailed, "the disk failed; the system's log may say why"),
     (
         "while link file to",
         StoreFailed,

@@ -34,6 +34,7 @@ _KINDS: dict[int, type[StoreFailed]] = {
 """What some errors of the operating system are; StoreFailed: any other."""
 _ADVICE: dict[int, str] = {
     errno.EXDEV: "; if it is part of a container's image, which overlayfs renames no directory of, copy it to a volume",
+    errno.ENOLCK: "; its file system takes no locks: let it, as by NFS with locks, or use another one",
 }
 """What to do about one whose own words do not tell."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import os
 import shutil
@@ -335,6 +337,17 @@ def test_a_new_lock_belongs_to_whom_the_directory_belongs(
     for _ in range(2):
         os.close(acquire_lock(tmp_path))
     assert given == [(owner.st_uid, owner.st_gid)]
+
+
+def test_a_file_system_without_locks_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As NFS is that is mounted without them, or whose server has none."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.raises(StoreFailed, match="LOCK: No locks available; its file system takes no locks"):
+        acquire_lock(tmp_path)
 
 
 def test_a_catalog_is_rebuilt_in_a_data_directory_alone(tmp_path: Path) -> None:

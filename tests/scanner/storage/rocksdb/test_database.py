@@ -55,9 +55,10 @@ def test_each_text_has_its_error(prose: str, kind: type[ScannerError]) -> None:
 
 
 def test_a_refused_hard_link_is_told_by_what_refused_it() -> None:
-    """A file system without hard links, as exFAT, is named as that; one that is full is not."""
+    """A file system without hard links, as exFAT, is named as that; one that is full is not, nor one that fails."""
     prose = "IO error: {}while link file to /c/000019.sst: /d/000019.sst: {}"
     assert "consists of hard links" in str(translate(prose.format("", "Operation not permitted"), _PATH))
+    assert "the disk failed" in str(translate(prose.format("", "Input/output error"), _PATH))
     full = "No space left on device"
     assert type(translate(prose.format(f"{full}: ", full), _PATH)) is DiskFull
 
