@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from scanner.cli.app import example, fail, note
+from scanner.cli.app import example, fail, note, tell_done
 from scanner.cli.display import print_table
 from scanner.cli.options import data_option
 from scanner.cli.units import counted
@@ -36,12 +36,12 @@ def adopt_table(directory: str | None, data: Path, name: str | None, rebuild: bo
         if directory is not None or name is not None:
             fail("--rebuild takes every table under its own name; leave DIRECTORY and --as out")
         tables, left = rebuild_catalog(data)
-        click.echo(
+        tell_done(
             f"the catalog names {counted(len(tables), 'table')}: {', '.join(sorted(t.name for t in tables)) or '-'}"
         )
         _print(left)
     elif directory is not None:
-        click.echo(f"the catalog names table {adopt(data, directory, name).name} in {directory}")
+        tell_done(f"the catalog names table {adopt(data, directory, name).name} in {directory}")
     elif name is not None:
         fail("--as needs the DIRECTORY of the table")
     else:

@@ -401,6 +401,19 @@ def note(message: str) -> None:
     click.echo(escaped(message), sys.stderr, err=True)
 
 
+def tell_done(line: str) -> None:
+    """Print what a command has done: on standard error if its output takes it not, since it is done all the same.
+
+    Raises:
+        OSError, KeyboardInterrupt: The line was not printed, or not wholly.
+    """
+    try:
+        click.echo(line)
+    except (OSError, KeyboardInterrupt):
+        note(line)
+        raise
+
+
 def fail(message: str) -> NoReturn:
     """End the command with one line and exit code 1.
 

@@ -15,7 +15,7 @@ import click
 from rich.console import Console
 from rich.progress import DownloadColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from scanner.cli.app import connected, endpoint_option, example, fail, is_terminal, note
+from scanner.cli.app import connected, endpoint_option, example, fail, is_terminal, note, tell_done
 from scanner.cli.display import print_table
 from scanner.cli.options import data_option
 from scanner.cli.units import counted, short_bytes, utc_time
@@ -88,9 +88,9 @@ def backup(destination: Path, data: Path, only_list: bool, as_json: bool, endpoi
             made, copied = writer.finish(), writer.copied_bytes
         # Not behind the end of the connection, during which Ctrl-C would keep it from being said.
         if as_json:
-            click.echo(json.dumps({**dataclasses.asdict(made), "copied_bytes": copied}))
+            tell_done(json.dumps({**dataclasses.asdict(made), "copied_bytes": copied}))
         else:
-            click.echo(
+            tell_done(
                 f"backup {destination / made.backup_id}: {_outline(made)}, {short_bytes(copied)} of it new"
             )
     _warn(made)
@@ -237,7 +237,7 @@ def restore_backup(backup_directory: Path, data: Path) -> None:
     with _progress() as on_bytes:
         restored = restore(backup_directory, data, on_bytes, now_us=now_us, documents=documents)
     start = shlex.join(["weir", "serve", "--data", str(data)])
-    click.echo(f"{data} is restored: {_outline(restored)}; start a server with: {start}")
+    tell_done(f"{data} is restored: {_outline(restored)}; start a server with: {start}")
     _warn(restored)
 
 

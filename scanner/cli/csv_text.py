@@ -52,7 +52,7 @@ _LIKELY: Final = (
     ("utf-16-le", re.compile(rb"[^\0]\0")),
     ("utf-16-be", re.compile(rb"\0[^\0]")),
 )
-"""How a text begins in each of these: with a byte order mark, or with a letter of ASCII. The first that fits is meant."""
+"""How a text begins in each: with a byte order mark, or with a letter of ASCII. The first that fits is meant."""
 _ALONE: Final = re.compile(rb"\r(?=[^\r\n])")
 """A carriage return with text behind it. Rows may end with several in front of a line feed."""
 _ALONE_IN_FRONT: Final = re.compile(rb"(?:\A|(?<=\n))\r(?=[^\r\n])")
@@ -282,9 +282,8 @@ class CsvText:
                 except UnicodeError as error:
                     # Where there is no byte order mark no octet is at fault, though Python 3.13 names the first ones.
                     if not isinstance(error, UnicodeDecodeError) or error.reason.endswith("start with BOM"):
-                        fail(
-                            f"{self.path} cannot be read as {name}: {error}; say another, such as {self._likely or 'utf-8'}"
-                        )
+                        other = self._likely or "utf-8"
+                        fail(f"{self.path} cannot be read as {name}: {error}; say another, such as {other}")
                     line = 1 + breaks + _line_breaks(error.object[: error.start])
                     self._refuse_text(line, error.object[error.start])
                 if piece:

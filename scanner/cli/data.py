@@ -36,6 +36,7 @@ from scanner.cli.app import (
     names,
     note,
     shown_names,
+    tell_done,
 )
 from scanner.cli.cells import BINARY_PREFIX, parse_types
 from scanner.cli.connection import with_options
@@ -217,7 +218,7 @@ def load(
         rows = _load(table, source, file, created)
         # Not behind the end of the connection, during which Ctrl-C would keep it from being said.
         seconds = time.monotonic() - started_at
-        click.echo(f"loaded {counted(rows, 'row')} into {name} in {seconds:.1f} s")
+        tell_done(f"loaded {counted(rows, 'row')} into {name} in {seconds:.1f} s")
 
 
 def _existing(client: Client, name: str) -> Table | None:
@@ -455,7 +456,7 @@ def delete(table: str, keys: tuple[str, ...], endpoint: str) -> None:
         opened = client.table(table)
         result = opened.delete(parse_keys(opened.description, keys))
         deleted = sum(end - start for _, start, end in result.ranges)
-        click.echo(f"deleted {counted(deleted, 'row')} of {table}")
+        tell_done(f"deleted {counted(deleted, 'row')} of {table}")
 
 
 def parse_keys(table: TableDescription, keys: tuple[str, ...]) -> pa.RecordBatch:

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from scanner.cli.amounts import Seconds
-from scanner.cli.app import example
+from scanner.cli.app import example, tell_done
 from scanner.cli.options import data_option
 from scanner.cli.units import utc_time
 from scanner.errors import ArgumentInvalid
@@ -31,7 +31,7 @@ def rotate_keys(data: Path, overlap: float) -> None:
         raise ArgumentInvalid(f"{data} is no data directory of weir; say --data DIR")
     with RocksStore.open(data) as store:
         keys = rotate_token_keys(store, overlap_s=overlap)
-    click.echo(f"key {keys.current.key_id} signs resume tokens from now on")
+    tell_done(f"key {keys.current.key_id} signs resume tokens from now on")
     for key in keys.accepted[:-1]:
         assert key.expires_at_s is not None  # It is retired.
         click.echo(f"key {key.key_id} is accepted until {utc_time(key.expires_at_s)}")

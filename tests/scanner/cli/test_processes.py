@@ -332,6 +332,25 @@ def test_a_standard_error_that_is_full_ends_no_server(tmp_path: Path, metrics: l
             server.kill()
 
 
+def test_what_was_done_is_told_though_the_output_is_full(tmp_path: Path, loaded: str) -> None:
+    """The rows are loaded, and deleted, whoever takes the line that says so."""
+    path = tmp_path / "more.csv"
+    path.write_text("id\n1\n")
+    for words, says in (
+        (("load", str(path), "-k", "id"), r"types found: .*\nloaded 1 row into more in \S+ s"),
+        (("delete", "more", "1"), "deleted 1 row of more"),
+    ):
+        with Path("/dev/full").open("w") as full:
+            command = [*WEIR, *words, "-e", loaded]
+            done = subprocess.run(
+                command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=TIMEOUT_S, check=False
+            )
+        assert done.returncode == 1
+        assert re.fullmatch(
+            f"{says}\nweir: cannot write standard output: No space left on device\n", done.stderr
+        )
+
+
 def test_a_server_that_cannot_say_where_it_listens(tmp_path: Path) -> None:
     """It ends as any other command does whose standard output takes nothing: in one line, or without one."""
     reader, writer = os.pipe()
