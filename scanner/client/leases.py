@@ -20,6 +20,7 @@ import trio
 from google.protobuf.message import Message
 
 from scanner.client.arguments import (
+    UINT32_MAX,
     UINT64_MAX,
     bucket_number,
     flag,
@@ -413,8 +414,11 @@ class Lease:
 
     async def _renew_in_time(self) -> LeaseNotFound | None:
         """Renew it, if need be again and again until its time is over; returns why it is lost, if it is."""
+        until = self._renewed_at + self.info.ttl_s
         failure = "the server does not answer"
-        with trio.move_on_at(self._renewed_at + self.info.ttl_s):
+        if trio.current_time() >= until:  # As after SIGSTOP: nothing is asked any more.
+            failure = "the program, or its event loop, stood still until its time was over"
+        with trio.move_on_at(until):
             while True:
                 try:
                     await self.renew()
@@ -492,7 +496,7 @@ def _target_to_proto(target: Leasable) -> pb.LeaseTarget:
     require_kind(f"the buckets of table {table!r}", target.buckets, Iterable)
     return pb.LeaseTarget(
         table=table,
-        buckets=[bucket_number(table, bucket) for bucket in target.buckets],
+        buckets=[whole(each, f"a bucket of table {table!r}", 0, UINT32_MAX) for each in target.buckets],
         state=f"STATE_{state.name}",
         checkpoint_id=_uint64_or_none("the id of a checkpoint", target.checkpoint_id),
         log_offset=_uint64_or_none("a log offset", target.log_offset),

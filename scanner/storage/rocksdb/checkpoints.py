@@ -164,15 +164,17 @@ def checkpoint_name(checkpoint: Checkpoint) -> str:
 
 
 def drop_checkpoint(directory: Path, checkpoint_id: int) -> None:
-    """Drop a checkpoint; durable when this returns. Idempotent.
+    """Drop a checkpoint; durable when this returns. Idempotent. It also removes what is left of those before.
 
     Raises:
-        StoreFailed: the disk refused.
+        StoreFailed: the disk refused; files of it may be left.
     """
     checkpoint = _find(directory, checkpoint_id)
     if checkpoint is None:
         return
     with disk_errors(directory):
+        for left in directory.glob("dropped-[0-9]*"):
+            shutil.rmtree(left, ignore_errors=True)
         dropped = (directory / checkpoint_name(checkpoint)).rename(directory / f"dropped-{checkpoint_id}")
         sync_directory(directory)
         shutil.rmtree(dropped)

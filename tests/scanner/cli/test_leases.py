@@ -125,7 +125,10 @@ def test_choosing_states(command: Weir) -> None:
         code, out, err = command("leases", "acquire", *wrong)
         assert (code, out, err.count("\n")) == (1, "", 1), wrong
     code, _, err = command("leases", "acquire", f"items:{2**32}")
-    assert (code, err) == (1, f"weir: table 'items' has no bucket {2**32}\n")
+    assert (code, err) == (
+        1,
+        f"weir: a bucket of table 'items' must be a whole number, 0..{2**32 - 1}, not {2**32}\n",
+    )
     for option, what in (("--offset", "a log offset"), ("--checkpoint", "the id of a checkpoint")):
         code, _, err = command("leases", "acquire", "items:0", option, 2**64)
         assert (code, err) == (1, f"weir: {what} must be a whole number, 0..{2**64 - 1}, not {2**64}\n")

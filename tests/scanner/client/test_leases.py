@@ -287,6 +287,17 @@ async def test_a_server_that_is_away_for_a_while(
                 await trio.sleep_forever()
 
 
+async def test_a_program_that_stood_still_lost_its_lease_itself(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """As after a stop of an hour: the server was not asked, and is not said to be silent."""
+    async with open_virtual_items(50, config=CONFIG) as items:
+        with pytest.raises(scanner.LeaseNotFound, match="the program, or its event loop, stood still"):
+            async with await items.client.acquire_lease("items", ttl_s=60):
+                autojump_clock.jump(61)
+                await trio.sleep_forever()
+
+
 async def test_an_error_of_the_block_leaves_it_as_it_is(autojump_clock: trio.testing.MockClock) -> None:
     """No group around it, and the lease is dropped all the same; also when the block is cancelled."""
     async with open_virtual_items(50, config=CONFIG) as items:

@@ -12,6 +12,7 @@ from scanner.errors import DataCorrupted, ScannerError, SnapshotLost, StoreFaile
 from scanner.storage.rocksdb import checkpoints
 from scanner.storage.rocksdb.config import Compression, StorageConfig
 from scanner.storage.rocksdb.store import RocksStore
+from tests.support.faulty_disk import faulty_disk
 from tests.support.file_limit import file_size_limit
 from tests.support.storage_damage import flip
 from tests.support.storage_tables import ITEMS, drain, put, puts
@@ -89,6 +90,17 @@ def test_what_interrupted_calls_left_is_removed_at_open(tmp_path: Path) -> None:
         assert len(list(directory.iterdir())) == 2
         assert whole.exists()
         assert drain(store.open_checkpoint("items", 0, kept.checkpoint_id).scan(), 500) == _ROWS
+
+
+def test_what_is_left_of_a_dropped_checkpoint_goes_with_the_next(tmp_path: Path) -> None:
+    """Its files are the bucket's old ones, which would take the disk until the server's next start."""
+    with _store(tmp_path) as store:
+        first, second = (store.create_checkpoint("items", 0).checkpoint_id for _ in range(2))
+        with faulty_disk(3, kill=False), pytest.raises(StoreFailed):
+            store.drop_checkpoint("items", 0, first)
+        assert list(tmp_path.glob(f"checkpoints/*/0000/dropped-{first}/*.sst"))
+        store.drop_checkpoint("items", 0, second)
+        assert list(tmp_path.glob("checkpoints/*/0000/*")) == []
 
 
 def test_a_disk_that_refuses_a_checkpoint_leaves_none(tmp_path: Path) -> None:
