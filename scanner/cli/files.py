@@ -220,7 +220,7 @@ class _Version:
     def __init__(self, path: Path) -> None:
         self._path = path
         # Closed with this object, and not by code of Python's, in which a Ctrl-C would be lost.
-        self._held = pa.OSFile(str(path))
+        self._held = pa.OSFile(os.fsencode(path))  # A name may be no UTF-8.
         self._state = _state_of(path)
 
     def is_current(self) -> bool:
@@ -328,9 +328,12 @@ class _ParquetFile:
         try:
             # INT96 holds days and nanoseconds: years that one count of nanoseconds cannot reach. Checksums, as Spark
             # writes them, are looked at by Arrow only when it is asked to.
-            with pq.ParquetFile(
-                self._path, coerce_int96_timestamp_unit=int96_unit, page_checksum_verification=True
-            ) as file:
+            with (
+                pa.OSFile(os.fsencode(self._path)) as source,
+                pq.ParquetFile(
+                    source, coerce_int96_timestamp_unit=int96_unit, page_checksum_verification=True
+                ) as file,
+            ):
                 yield file
         except (pa.ArrowException, OSError, ValueError) as error:
             fail(f"{self._path} is not a Parquet file that can be read: {error}")
@@ -430,7 +433,7 @@ class _ArrowFile:
     @contextmanager
     def _reading(self) -> Iterator[pa.ipc.RecordBatchFileReader]:
         try:
-            with pa.memory_map(str(self._path)) as source, pa.ipc.open_file(source) as file:
+            with pa.memory_map(os.fsencode(self._path)) as source, pa.ipc.open_file(source) as file:
                 require_readable_file(source.read_buffer())
                 yield file
         except (pa.ArrowException, OSError, ValueError) as error:

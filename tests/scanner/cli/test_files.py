@@ -773,6 +773,20 @@ def test_an_interrupt_when_the_header_was_read(tmp_path: Path, monkeypatch: pyte
         opened(path)
 
 
+def test_a_name_that_is_no_utf_8(tmp_path: Path) -> None:
+    """Names of files are octets: a file is read, whatever its name is."""
+    rows = pa.table({"k": [1, 2]})
+    path = tmp_path / os.fsdecode(b"caf\xe9")
+    path.mkdir()
+    (path / "rows.csv").write_text("k\n1\n2\n")
+    with (path / "rows.parquet").open("wb") as file:
+        pq.write_table(rows, file)
+    with (path / "rows.arrow").open("wb") as file, pa.ipc.new_file(file, rows.schema) as writer:
+        writer.write_table(rows)
+    for name in ("rows.csv", "rows.parquet", "rows.arrow"):
+        assert read(opened(path / name)).equals(rows)
+
+
 def test_pipes_are_refused(tmp_path: Path) -> None:
     """What can be read only once is refused, rather than read without its beginning."""
     path = tmp_path / "pipe.csv"
