@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import decimal
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import chain
 from numbers import Number
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, runtime_checkable
@@ -70,9 +70,9 @@ def to_arrow(rows: Rows) -> ArrowRows:
         table = pa.table(rows)
         if _is_pandas(own):
             # Arrow leaves a RangeIndex out, and pandas 3 makes one of every level of numbers that it fits.
-            for level, name in enumerate(own.index.names):
+            for name, values in _levels(own):
                 if name is not None and str(name) not in table.column_names:
-                    table = table.append_column(str(name), pa.array(own.index.get_level_values(level)))
+                    table = table.append_column(str(name), pa.array(values))
         return table
     raise TypeError(
         "rows are an Arrow table, a data frame of polars or pandas, or another Arrow stream, not"
@@ -93,8 +93,7 @@ def _require_own_values(rows: Any) -> None:
         if str(kind) in unlike_arrow:
             raise SchemaMismatch(f"column {name!r} is of type {kind}, which Arrow has not; cast it first")
     if _is_pandas(rows):
-        levels = ((name, rows.index.get_level_values(level)) for level, name in enumerate(rows.index.names))
-        for name, column in chain(rows.items(), levels):
+        for name, column in chain(rows.items(), _levels(rows)):
             values = getattr(column.dtype, "categories", column)
             if values.dtype == object:
                 _require_one_kind(name, values.to_numpy())
@@ -104,6 +103,13 @@ def _is_pandas(rows: object) -> bool:
     # pandas has none yet where another thread is just importing it.
     frames: Any = getattr(sys.modules.get("pandas"), "DataFrame", ())
     return isinstance(rows, frames)
+
+
+def _levels(frame: Any) -> Iterator[tuple[Any, Any]]:
+    """The levels of a data frame's index, by name."""
+    # pandas takes a number for the level that has it as its name, if one has.
+    unnamed = frame.index.set_names([None] * frame.index.nlevels)
+    return ((name, unnamed.get_level_values(level)) for level, name in enumerate(frame.index.names))
 
 
 def _require_one_kind(name: object, values: Iterable[object]) -> None:

@@ -142,6 +142,16 @@ def test_an_index_of_pandas_is_a_column(table: scanner.sync.Table) -> None:
         table.write(frame.iloc[[0, 1, 3]])
 
 
+def test_a_level_of_pandas_whose_name_is_a_number(client: scanner.sync.Client) -> None:
+    """It has its own values, also where its name is the place of another level, as of columns without names."""
+    table = client.create_table(
+        "numbered", pa.schema(dict.fromkeys("012", pa.int64())), ["0", "1"], buckets=1
+    )
+    levels = [pd.RangeIndex(3, name=1), pd.RangeIndex(5, 8, name=0)]
+    table.write(pd.DataFrame({2: [1, 2, 3]}, pd.MultiIndex.from_arrays(levels)))
+    assert table.new_scan().to_arrow().to_pydict() == {"0": [5, 6, 7], "1": [0, 1, 2], "2": [1, 2, 3]}
+
+
 @pytest.mark.parametrize(
     ("first", "second", "message"),
     [
