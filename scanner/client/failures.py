@@ -38,11 +38,11 @@ def as_scanner_error(error: TransportError, what: str) -> ScannerError:
         error: What the transport raised; chain it with `from`.
         what: What was going on, e.g. `the scan of orders bucket 2`.
     """
-    if isinstance(error, NotGrpc) and error.status is StatusCode.RESOURCE_EXHAUSTED:
+    if isinstance(error, CallFailed) and _is_too_large(error):
         # Sent again it is as large; of a write, other requests would come first, and be refused where it was.
         return ArgumentInvalid(
             f"{what} is more than a proxy on the way takes: {error.message}; have it take calls of any length (nginx:"
-            " client_max_body_size 0)"
+            " client_max_body_size 0; Envoy: no buffer filter)"
         )
     if isinstance(error, NotGrpc) and error.status is StatusCode.UNAVAILABLE:
         # As nginx says it, too, of what it has passed on, if the server is lost before it answers.
@@ -73,6 +73,13 @@ def as_scanner_error(error: TransportError, what: str) -> ScannerError:
     if isinstance(error, StreamReset):
         return ScanIncomplete(f"{what} was cut off: {error}")
     return InternalError(f"{what} failed in the transport: {error}")
+
+
+def _is_too_large(error: CallFailed) -> bool:
+    """Whether a proxy says HTTP 413. Envoy's buffer filter has words for it alone, and the status of anything else."""
+    if isinstance(error, NotGrpc):
+        return error.status is StatusCode.RESOURCE_EXHAUSTED
+    return (error.status, error.message) == (StatusCode.UNKNOWN, "Payload Too Large")
 
 
 def as_write_error(error: TransportError, what: str) -> ScannerError:

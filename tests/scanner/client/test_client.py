@@ -1035,6 +1035,20 @@ async def test_server_that_dies_under_a_scan(tmp_path: Path) -> None:
         ),
         (wire.headers(1, [(":status", "403")], end=True), "PermissionDenied", "HTTP status 403"),
         (wire.headers(1, [(":status", "413")], end=True), "ArgumentInvalid", "client_max_body_size 0"),
+        (
+            wire.headers(
+                1, [*wire.RESPONSE, ("grpc-status", "2"), ("grpc-message", "Payload Too Large")], end=True
+            ),
+            "ArgumentInvalid",
+            "more than a proxy on the way takes: Payload Too Large; .*Envoy: no buffer filter",
+        ),
+        (
+            wire.headers(
+                1, [*wire.RESPONSE, ("grpc-status", "2"), ("grpc-message", "stream timeout")], end=True
+            ),
+            "ServerUnavailable",
+            "UNKNOWN: stream timeout",
+        ),
         (wire.headers(1, wire.RESPONSE) + wire.data(1, b"\0\x7f\0\0\0"), "InternalError", "over the limit"),
         (wire.headers(1, wire.RESPONSE) + wire.data(1, b"\1\0\0\0\1"), "InternalError", "compressed"),
         (
