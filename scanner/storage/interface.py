@@ -333,8 +333,8 @@ class Bucket(Protocol):
         Args:
             start_offset: Of the first change.
             end_offset: One past the last one that is wanted; some thousand more at most.
-            bytes_max: Reading stops when the records read take this much, >= 1; about, where sizes vary. At
-                least one change is read unless there is none to read.
+            bytes_max: Reading stops when the records read take this much, >= 1; about, where sizes vary. A
+                thousand or so small commits are enough, too. At least one change is read unless there is none to read.
 
         Raises:
             OffsetOutOfRange: the range is not inside [log_start, log_end]; the message names both, and

@@ -48,6 +48,8 @@ _TRUNCATED_KEY = b"log_truncated"
 """In `meta`: where the log began when it was truncated, and the time of the newest commit before. An older weir that
 truncates it leaves this as it is, so it is of use only where the log still begins there."""
 _TRUNCATED = struct.Struct(">Qq")
+CHUNKS_AT_ONCE: Final = 1024
+"""Decoded without a turn of others, some ten microseconds each: a commit of one row has a chunk of its own."""
 _TOTAL = re.compile(r"# (entries|deletions|range deletions)=(\d+)")
 """In RocksDB's list of what the files of a level have together."""
 _FILES_MAX: Final = 16
@@ -165,7 +167,8 @@ def read_chunks(
         bytes_max: Stop when their rows take this much, >= 1; at most a chunk late.
 
     Returns:
-        The chunks, and whether they are adjacent and reach as far as was asked for. If not, something is missing.
+        The chunks, `CHUNKS_AT_ONCE` at most, and whether they are adjacent and reach as far as was asked for. If not,
+        something is missing.
 
     Raises:
         DataCorrupted: a chunk is damaged.
@@ -183,7 +186,7 @@ def read_chunks(
                 size += int(chunk.rows.starts[-1] - chunk.rows.starts[at - chunk.offset])
                 at = chunk.end
                 chunks.append(chunk)
-                if at >= end_offset or size >= bytes_max:
+                if at >= end_offset or size >= bytes_max or len(chunks) == CHUNKS_AT_ONCE:
                     return chunks, True
                 iterator.next()
             iterator.status()

@@ -22,6 +22,7 @@ from scanner.storage.rocksdb.bucket import RocksBucket
 from scanner.storage.rocksdb.changelog import LogRange, decode_chunk, last_key, log_key
 from scanner.storage.rocksdb.config import Compression, StorageConfig
 from scanner.storage.rocksdb.log import (
+    CHUNKS_AT_ONCE,
     KeySpan,
     LogFile,
     files_to_join,
@@ -201,6 +202,16 @@ def test_digits_take_less_in_the_log_than_they_are_long(tmp_path: Path) -> None:
         bucket.flush()
         assert bucket.log_bytes < 0.75 * sum(map(len, texts))
         assert [text for _, _, text in changes_of(bucket)] == texts
+
+
+def test_a_block_of_small_commits_is_bounded_by_their_number(tmp_path: Path) -> None:
+    """Each takes as long as hundreds of rows of a larger one, however few octets it has."""
+    with RocksStore.open(tmp_path) as store:
+        store.create_table(ITEMS)
+        bucket = store.bucket("items", 0)
+        bucket.commit([[each] for each in puts((number, None) for number in range(CHUNKS_AT_ONCE + 3))])
+        assert len(bucket.read_change_block(0, bucket.log_end, 1 << 30)) == CHUNKS_AT_ONCE
+        assert len(bucket.read_change_block(CHUNKS_AT_ONCE, bucket.log_end, 1 << 30)) == 3
 
 
 def test_a_log_whose_compression_changes_is_read_whole(tmp_path: Path) -> None:
