@@ -12,7 +12,7 @@ import datetime
 import decimal
 import re
 import reprlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Final, TypeAlias
 
@@ -47,31 +47,33 @@ class Temporal:
     """
 
     text: str
+    _said: tuple[Fraction, bool, bool] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        self.read()
+        object.__setattr__(self, "_said", self._read())
 
     def read(self) -> tuple[Fraction, bool, bool]:
         """What it says.
 
         Returns:
             Seconds since 1970-01-01 00:00, in UTC or without a zone; whether there is a zone; whether it is a date.
-
-        Raises:
-            ArgumentInvalid: See the class.
         """
+        return self._said
+
+    def _read(self) -> tuple[Fraction, bool, bool]:
         match = _TEMPORAL.fullmatch(self.text)
         try:
             if match is None:
                 raise ValueError
-            seconds = Fraction(int(np.datetime64(match["date"], "D").astype(np.int64)) * _DAY_S)
+            day = int(np.datetime64(match["date"], "D").astype(np.int64)) * _DAY_S
             if match["hour"] is None:
-                return seconds, False, True
+                return Fraction(day), False, True
             hour, minute, second = int(match["hour"]), int(match["minute"]), int(match["second"] or 0)
             if hour > 23 or minute > 59 or second > 59:
                 raise ValueError
-            seconds += hour * 3600 + minute * 60 + second + Fraction("0." + (match["fraction"] or "0"))
-            return seconds - _zone_seconds(match["zone"]), match["zone"] is not None, False
+            whole = day + hour * 3600 + minute * 60 + second - _zone_seconds(match["zone"])
+            fraction = match["fraction"] or ""
+            return whole + Fraction(int(fraction or 0), 10 ** len(fraction)), match["zone"] is not None, False
         except ValueError:
             raise ArgumentInvalid(
                 f"{self.text!r} is no date or timestamp; write it like 2013-07-01 or 2013-07-01T12:00:00.5Z"
@@ -153,12 +155,12 @@ def _is_decimal(text: str) -> bool:
     return len(text) <= _DECIMAL_CHARACTERS_MAX and _DECIMAL.fullmatch(text) is not None
 
 
-def _zone_seconds(zone: str | None) -> Fraction:
+def _zone_seconds(zone: str | None) -> Fraction | int:
     match = _ZONE.fullmatch(zone or "")
     if match is None:
-        return Fraction(0)
+        return 0
     sign, hours, minutes, seconds = match.groups()
     if int(hours) > 23 or int(minutes or 0) > 59:
         raise ValueError
-    offset = int(hours) * 3600 + int(minutes or 0) * 60 + Fraction(seconds or 0)
+    offset = int(hours) * 3600 + int(minutes or 0) * 60 + (Fraction(seconds) if seconds else 0)
     return -offset if sign == "-" else offset
