@@ -574,7 +574,7 @@ class Transactions:
         """Free what a decision has left over. A disk that refuses keeps it until the next start."""
         assert name.decision is not None
         version = name.decision.version
-        kept = () if name.decision.applied else name.chosen(name.decision)
+        kept = set() if name.decision.applied else set(name.chosen(name.decision))
         over = [stage for stage in name.stages if stage.key.version <= version and stage.key not in kept]
         try:
             await self._drop(name, over)
