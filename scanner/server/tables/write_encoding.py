@@ -99,4 +99,9 @@ async def _encode(
         for bucket, part in route(mutations, schema.description.buckets):
             routed.setdefault(bucket, []).append(part)
         await pass_turn()
-    return {bucket: Mutations.concat(parts) for bucket, parts in routed.items()}
+    joined = {}
+    for bucket, parts in routed.items():
+        joined[bucket] = Mutations.concat(parts)
+        if len(parts) > 1:
+            await pass_turn()
+    return joined
