@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -188,25 +188,16 @@ class GetService:
         for place, key in enumerate(keys):
             places[bucket_of(key, table.description.buckets)].append(place)
         await pass_turn()
-        with ExitStack() as stack:
-            opened = []
-            for index in sorted(places):
-                part = await self._open(table, index, as_of.get(index), principal)
-                stack.callback(part.close)
-                opened.append(part)
-            # No row that is looked up has columns that came later than this.
-            schema = table.schema
-            columns = tuple(message.columns) or schema.description.column_names
-            found = _Found(columns, self._config.get_bytes_max, len(keys))
-            for part in opened:
-                await self._look_up(
-                    part, table, keys, sorted(places[part.index], key=keys.__getitem__), found
-                )
-            found.add(schema.row_codec.decode([], columns), [])
-            states = [
-                pb.BucketState(bucket=part.index, log_offset=part.log_offset, history=part.history)
-                for part in opened
-            ]
+        schema = table.schema
+        columns = tuple(message.columns) or schema.description.column_names
+        found = _Found(columns, self._config.get_bytes_max, len(keys))
+        found.add(schema.row_codec.decode([], columns), [])
+        states = []
+        # One after the other: not all may be open at once.
+        for index in sorted(places):
+            with closing(await self._open(table, index, as_of.get(index), principal)) as part:
+                await self._look_up(part, table, keys, sorted(places[index], key=keys.__getitem__), found)
+            states.append(pb.BucketState(bucket=index, log_offset=part.log_offset, history=part.history))
         await pass_turn()
         rows = encode_stream(found.in_order())
         are_found = np.zeros(len(keys), np.bool_)

@@ -6,7 +6,7 @@ import resource
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -15,8 +15,9 @@ import scanner.sync
 from scanner.cli.descriptors import buckets_within, files_within, raise_files_limit
 from scanner.errors import TooManyFiles, TooManyTables
 from scanner.server.config import ScannerConfig
+from scanner.server.services.point_reads import GetService
 from scanner.server.tables.bucket import ServedBucket
-from scanner.server.tables.catalog import Catalog
+from scanner.server.tables.catalog import Catalog, ServedTable
 from tests.support.server import running_server
 
 if TYPE_CHECKING:
@@ -100,9 +101,9 @@ def test_an_idle_bucket_closes_its_files_and_keeps_what_it_promised(tmp_path: Pa
 def test_a_point_read_of_more_buckets_than_may_be_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is refused, also while a bucket that it reads is written to: that one cannot make room for it."""
-    read_by = []
-    make_room, give_way = Catalog._make_room, ServedBucket.give_way
+    """It has one open at a time. That one cannot make room for another, also while it is written to."""
+    read_by, refused = [], []
+    make_room, give_way, look_up = Catalog._make_room, ServedBucket.give_way, GetService._look_up
 
     async def make_room_of_written(catalog: Catalog) -> None:
         for _, _, bucket in catalog.open_buckets():
@@ -114,15 +115,22 @@ def test_a_point_read_of_more_buckets_than_may_be_open(
         read_by.append(bucket.point_reads)
         await give_way(bucket)
 
+    async def look_up_beside_others(service: GetService, part: Any, table: ServedTable, *rest: Any) -> None:
+        with pytest.raises(TooManyFiles, match="ulimit -n"):
+            await service._catalog.bucket(table, 1 - part.index)
+        refused.append(part.index)
+        await look_up(service, part, table, *rest)
+
     config = ScannerConfig(buckets_open_max=1, snapshot_linger_s=0)
     with running_server(tmp_path, config) as running, scanner.sync.connect(running.endpoint) as client:
         table = client.create_table("t", _SCHEMA, primary_key=["id"], buckets=2)
         table.write(pa.table({"id": list(range(100))}, schema=_SCHEMA))
         monkeypatch.setattr(Catalog, "_make_room", make_room_of_written)
         monkeypatch.setattr(ServedBucket, "give_way", noted_give_way)
+        monkeypatch.setattr(GetService, "_look_up", look_up_beside_others)
         with scanner.sync.connect(running.endpoint, retries=0) as once:
-            with pytest.raises(TooManyFiles, match="ulimit -n"):
-                once.table("t").get([(number,) for number in range(100)])
+            assert once.table("t").get([(number,) for number in range(100)]).rows.num_rows == 100
+        assert refused == [0, 1]
         assert not any(read_by)
         assert not any(running.ask(lambda server: [bucket.point_reads for bucket in _buckets(server)]))
 
