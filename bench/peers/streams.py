@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import grpc
 import pyarrow as pa
+from grpc.experimental import ChannelOptions
 from pyarrow import flight
 
 from bench.peers.rows import SCHEMA
@@ -16,6 +17,9 @@ from bench.peers.serving import SERVICE, Ticket
 
 Stream = Callable[[Ticket], Iterable[pa.RecordBatch]]
 _READY_S: Final = 30.0
+_ANY_LENGTH: Final = ("grpc.max_receive_message_length", -1)
+_SINGLE_THREADED: Final = (ChannelOptions.SingleThreadedUnaryStream, 1)
+"""Without the thread that hands each message over: up to two fifths less of the client's CPU, but more through TLS."""
 
 
 @contextmanager
@@ -43,12 +47,11 @@ def grpcio_channel(place: str, ca: str | None) -> Iterator[grpc.Channel]:
         place: HOST:PORT.
         ca: PEM file of whom to trust; None: plaintext.
     """
-    options = [("grpc.max_receive_message_length", -1)]
     if ca is None:
-        opened = grpc.insecure_channel(place, options=options)
+        opened = grpc.insecure_channel(place, options=[_ANY_LENGTH, _SINGLE_THREADED])
     else:
         trusted = grpc.ssl_channel_credentials(Path(ca).read_bytes())
-        opened = grpc.secure_channel(place, trusted, options=options)
+        opened = grpc.secure_channel(place, trusted, options=[_ANY_LENGTH])
     with opened as channel:
         grpc.channel_ready_future(channel).result(_READY_S)
         yield channel
