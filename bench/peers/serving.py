@@ -29,6 +29,8 @@ Origin = Literal["storage", "memory", "generator"]
 """`generator`: from memory, and Python hands over each batch, as in a server that has something to decide."""
 SERVICE: Final = "bench.Rows"
 _ROWS_MAX: Final = 1 << 20
+_FIRST_BYTES: Final = 64 << 10
+"""Of the first batch. As weir's, the next ones double, so that the first rows need not wait for many."""
 _STREAMS: Final = 64
 
 
@@ -70,7 +72,7 @@ class Rows:
         return self._store.table(ticket.table).schema
 
     def batches(self, ticket: Ticket) -> Iterator[pa.RecordBatch]:
-        """The rows of the bucket in key order, about `batch_bytes` of stored rows a batch."""
+        """The rows of the bucket in key order, up to about `batch_bytes` of stored rows a batch."""
         if ticket.origin == "storage":
             yield from self._from_storage(ticket)
         else:
@@ -93,12 +95,14 @@ class Rows:
         snapshot = self._store.bucket(ticket.table, ticket.bucket).open_snapshot()
         scan = snapshot.scan()
         rows_max = ticket.row_limit or _ROWS_MAX
+        bytes_max = min(_FIRST_BYTES, ticket.batch_bytes)
         try:
-            while len(read := scan.read(rows_max, ticket.batch_bytes)) or read.unfinished:
+            while len(read := scan.read(rows_max, bytes_max)) or read.unfinished:
                 if len(read):
                     yield codec.decode_block(read.block, names)
                 if len(read) == ticket.row_limit:
                     return
+                bytes_max = min(2 * bytes_max, ticket.batch_bytes)
         finally:
             snapshot.close()
 

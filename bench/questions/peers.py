@@ -3,7 +3,7 @@
     scans       one bucket, or four, of rows of two widths, read whole to Arrow batches in a client process of its own:
                 by weir in every model with and without an image; by Arrow Flight and grpcio over the same RocksDB
                 iteration and decoding (storage) or from batches in the server's memory, each at the batch size that
-                was best in a first round; from Parquet and by DuckDB. `local` is iteration and decoding alone. Flight
+                was best of three tries; from Parquet and by DuckDB. `local` is iteration and decoding alone. Flight
                 hands batches of its memory over in C++ (memory), or through Python as a server does that has something
                 to do for each (generator)
     tls         the same through TLS, with one certificate, narrow rows of one bucket: push, session and the peers
