@@ -51,6 +51,11 @@ gc.disable()
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
+# What rich draws depends on the terminal of who runs the tests, which may be dumb, or an editor's or a CI's.
+for name in ("FORCE_COLOR", "NO_COLOR", "COLUMNS", "LINES", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+    os.environ.pop(name, None)
+os.environ["TERM"] = "xterm"
+
 # Nor do they multiply matrices: numpy would start threads to do so in each.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 

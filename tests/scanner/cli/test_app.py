@@ -75,7 +75,6 @@ def test_completion_where_an_extra_is_missing(
 def test_a_note_stands_above_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is told while a bar is drawn gets a line of its own, and not the rest of the bar's."""
     shown = io.BytesIO()
-    monkeypatch.setenv("TERM", "xterm")  # On a dumb terminal no bar is drawn.
     monkeypatch.setattr(sys, "stderr", io.TextIOWrapper(shown, "utf-8", write_through=True))
     with Progress(console=Console(stderr=True, force_terminal=True, width=60)) as progress:
         progress.add_task("loading", total=10)
