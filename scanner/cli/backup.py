@@ -147,17 +147,25 @@ def _is_going(client: sync.Client, data: Path, entry: TableEntry) -> bool:
 
 
 def _add_table(client: sync.Client, writer: BackupWriter, data: Path, name: str) -> None:
-    with client.acquire_lease(LeaseTarget(name, state=LeaseState.NEW), ttl_s=_UNANSWERED_LEASE_S) as lease:
-        lease.renew(_LEASE_S)
-        # Read after the checkpoints were made: it names every column that their rows have.
-        entry = _tables_of(data).get(name)
-        if entry is None:
-            raise TableNotFound(f"there is no table {name!r}")
-        writer.add_table(
-            entry,
-            [_checkpoint(data, entry, lease, i) for i in range(entry.description.buckets)],
-            lease.half_applied,
-        )
+    added = False
+    try:
+        with client.acquire_lease(
+            LeaseTarget(name, state=LeaseState.NEW), ttl_s=_UNANSWERED_LEASE_S
+        ) as lease:
+            lease.renew(_LEASE_S)
+            # Read after the checkpoints were made: it names every column that their rows have.
+            entry = _tables_of(data).get(name)
+            if entry is None:
+                raise TableNotFound(f"there is no table {name!r}")
+            writer.add_table(
+                entry,
+                [_checkpoint(data, entry, lease, i) for i in range(entry.description.buckets)],
+                lease.half_applied,
+            )
+            added = True
+    except LeaseNotFound:
+        if not added:  # Else the copies are whole, and need it no longer.
+            raise
 
 
 def _tables_of(data: Path) -> dict[str, TableEntry]:

@@ -228,6 +228,25 @@ def test_an_answer_that_names_no_checkpoint_is_told(
     )
 
 
+def test_a_lease_that_ends_behind_the_last_file_costs_nothing(
+    tmp_path: Path, weir_here: Weir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An administrator may drop it, or its time be over: what was copied is whole."""
+    data, destination = tmp_path / "data", tmp_path / "backups"
+    leave = scanner.sync.leases.Lease.__exit__
+
+    def lost(self: scanner.sync.leases.Lease, *error: Any) -> NoReturn:
+        leave(self, *error)
+        raise scanner.LeaseNotFound("it was dropped")
+
+    with running_server(data) as server, scanner.sync.connect(server.endpoint) as client:
+        client.create_table("orders", SCHEMA, primary_key=["id"], buckets=2).write(rows(0, 10, "text"))
+        monkeypatch.setattr(scanner.sync.leases.Lease, "__exit__", lost)
+        done = weir_here("backup", destination, "--data", data, "-e", server.endpoint)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [each.backup.rows for each in list_backups(destination) if each.backup is not None] == [10]
+
+
 def test_a_lease_of_which_the_answer_is_lost_is_over_soon(
     tmp_path: Path, weir_here: Weir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
