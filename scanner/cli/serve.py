@@ -45,7 +45,12 @@ _logger = logging.getLogger(__name__)
     )
 )
 @data_option("The data directory; created if it is missing.")
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option(
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    help="Address to listen on; 0.0.0.0 is every one of IPv4, :: every one of IPv6.",
+)
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),

@@ -65,10 +65,14 @@ async def serve_metrics(
         raise ArgumentInvalid(f"cannot serve metrics on {host}:{port}: {error.strerror or error}") from error
     except UnicodeError as error:  # No machine can have that name.
         raise ArgumentInvalid(f"cannot serve metrics on {host}:{port}: {error}") from error
+    port = listeners[0].socket.getsockname()[1]
+    for other in [each for each in listeners if each.socket.getsockname()[1] != port]:
+        listeners.remove(other)  # A name with two addresses gets two free ports.
+        await other.aclose()
     async with bare(trio.open_nursery()) as nursery:
         nursery.start_soon(trio.serve_listeners, handle, listeners)
         try:
-            yield listeners[0].socket.getsockname()[1]
+            yield port
         finally:
             nursery.cancel_scope.cancel()
 

@@ -179,3 +179,20 @@ async def test_a_port_in_use_is_one_line() -> None:
         with pytest.raises(ArgumentInvalid, match=r"cannot serve metrics on a\.\.b:0"):
             async with serve_metrics(server.statistics, host="a..b"):
                 pass
+
+
+async def test_a_name_with_two_addresses_gets_one_free_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other one, of which nobody is told, is closed; a port that is named is listened on at both."""
+    opened: list[trio.SocketListener] = []
+    open_at = trio.open_tcp_listeners
+
+    async def open_at_both(port: int, *, host: str) -> list[trio.SocketListener]:
+        opened[:] = [*await open_at(port, host=host), *await open_at(port, host="127.0.0.2")]
+        return list(opened)
+
+    monkeypatch.setattr(trio, "open_tcp_listeners", open_at_both)
+    async with serving(filled_store(1)) as (server, _):
+        async with serve_metrics(server.statistics) as port:
+            assert [each.socket.fileno() >= 0 for each in opened] == [True, False]
+        async with serve_metrics(server.statistics, port=port):
+            assert [each.socket.fileno() >= 0 for each in opened] == [True, True]
