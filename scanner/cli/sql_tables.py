@@ -237,8 +237,9 @@ class Query:
         found = {}
         for name in self._named:
             fitting = [each for each in known if each.casefold() == name.casefold()]
-            if not fitting:
-                _require_regular_file(name)  # To DuckDB a name that is no table may be that of a file.
+            # To DuckDB a name that is no table may be that of a file.
+            if not fitting and _is_irregular(name) and not self._is_of_with(name):
+                _refuse_irregular(name)
             if len(fitting) > 1:
                 fail(f"{name!r} may be any of the tables {', '.join(fitting)}: to SQL, names have no case")
             found.update(dict.fromkeys(fitting))
@@ -296,6 +297,13 @@ class Query:
             return line
         return f"{missing[0]} The server's tables are: {', '.join(self._known) or '(none)'}"
 
+    def _is_of_with(self, name: str) -> bool:
+        """Whether the statement means what its WITH calls so, wherever it has the name. DuckDB opens no such file."""
+        try:
+            return name not in self.connection.get_table_names(self.text)
+        except duckdb.Error:
+            return False
+
     def _plan(self, tables: Mapping[str, TableDescription]) -> str:
         """DuckDB's plan of the statement over empty tables of these columns, which are gone afterwards."""
         run = self.connection.execute
@@ -325,8 +333,8 @@ class Query:
             fail("weir sql lists no tables: DuckDB knows those that a query names; weir tables does")
         for node in nodes:
             if node.get("type") == "TABLE_FUNCTION":
-                for text in _texts(node):
-                    _require_regular_file(text)
+                for text in filter(_is_irregular, _texts(node)):
+                    _refuse_irregular(text)
         return sorted({str(node["table_name"]) for node in nodes if node.get("type") == "BASE_TABLE"})
 
 
@@ -344,14 +352,18 @@ def _require_decimals(table: str, schema: pa.Schema) -> None:
             )
 
 
-def _require_regular_file(name: str) -> None:
+def _is_irregular(name: str) -> bool:
+    """Whether a name is that of a pipe or a device."""
+    return os.path.exists(name) and not (os.path.isfile(name) or os.path.isdir(name))
+
+
+def _refuse_irregular(name: str) -> NoReturn:
     """Refuse a pipe or a device. DuckDB opens a file whenever it binds the statement: the rows of a pipe are gone then.
 
     Raises:
-        Failure: It is the name of one.
+        Failure: Always.
     """
-    if os.path.exists(name) and not (os.path.isfile(name) or os.path.isdir(name)):
-        fail(f"{name} is no regular file, and files are read more than once; write it to a file first")
+    fail(f"{name} is no regular file, and files are read more than once; write it to a file first")
 
 
 def quoted(name: str) -> str:

@@ -260,6 +260,19 @@ def test_a_pipe_is_refused(
     assert command("SELECT count(*) AS n FROM items", "--format", "csv") == (0, '"n"\n4\n', "")
 
 
+def test_a_pipe_beside_which_with_has_its_name(
+    command: Weir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What WITH calls so is read; not where the name means the pipe once more, outside of it or in its own query."""
+    os.mkfifo(tmp_path / "x")
+    monkeypatch.chdir(tmp_path)
+    named = "WITH x AS (SELECT 1 AS one) SELECT * FROM x"
+    assert command(named, "--format", "csv") == (0, '"one"\n1\n', "")
+    for query in (f"SELECT one FROM ({named}), x", "WITH x AS (SELECT * FROM x) SELECT * FROM x"):
+        code, out, err = command(query)
+        assert (code, out, err.startswith("weir: x is no regular file")) == (1, "", True)
+
+
 def test_more_rows_than_a_person_looks_at(command: Weir) -> None:
     """A table for people ends after fifty rows, and says so; exactly fifty are all."""
     code, out, err = command("SELECT i FROM range(51) t(i)")
