@@ -59,7 +59,10 @@ _NEVER_NEXT: Final = frozenset(
 
 
 class _Where(sqlglot.Dialect):
-    """SQL with X'..', and without comments: what is written behind one would be left out."""
+    """SQL with X'..', and without comments: what is written behind one would be left out.
+
+    The parser is sqlglot's own: where sqlglot is compiled (`sqlglot[c]`), one of a derived class cannot be made.
+    """
 
     class Tokenizer(sqlglot.Tokenizer):
         """What the words are."""
@@ -67,12 +70,6 @@ class _Where(sqlglot.Dialect):
         COMMENTS: ClassVar = []
         HINT_START = ""
         HEX_STRINGS: ClassVar = [("x'", "'"), ("X'", "'")]
-
-    class Parser(sqlglot.Parser):
-        """What the words mean."""
-
-        def _warn_unsupported(self) -> None:
-            """Say nothing: of `if = 1` sqlglot would log that it is a command, and it is refused here."""
 
 
 def parse(text: str) -> Condition:
@@ -88,6 +85,8 @@ def parse(text: str) -> Condition:
     try:
         tokens = _Where().tokenize(text)
         _require_flat(tokens)
+        if tokens and tokens[0].token_type is TokenType.VAR and tokens[0].text.upper() == "IF":
+            _refuse(_shown(text))  # sqlglot would take it for a command, and log that.
         tree = sqlglot.parse_one(text, dialect=_Where, into=exp.Condition)
         _require_as_read(text, tokens, tree)
         return Condition(_joined(tree, exp.And, Operator.AND))

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scanner.client.scan.expressions import Condition, col, parse_where
+from scanner.client.scan.where import _Where
 from scanner.data.literals import Temporal
 from scanner.errors import ArgumentInvalid
 
@@ -29,6 +30,7 @@ A, B, C = col("a"), col("b"), col("c")
         ("a <> 1", A != 1),
         ("a!=1", A != 1),
         ("1 < a", A > 1),
+        ("'if' = a", A == "if"),
         ("(1) >= (a)", A <= 1),
         ("a = 0.5", Decimal("0.5") == A),
         ("a = -1.50e3", Decimal("-1.50e3") == A),
@@ -159,6 +161,7 @@ def test_what_is_understood(text: str, said: Condition) -> None:
         ("a = 1 xor b = 2", "behind"),
         ("a = 1 limit 5", "behind"),
         ("if = 1", "did not understand 'if = 1'"),
+        ("IF(a = 1, b = 1, c = 1)", "did not understand 'IF("),
         ("a = 1 order by b", "behind"),
         ("a as b", "behind"),
         ("select 1", "select"),
@@ -251,6 +254,11 @@ def test_any_text_is_understood_or_refused(text: str) -> None:
         assert "\n" not in error.message  # noqa: PT017
     else:
         assert found.predicates
+
+
+def test_the_parser_is_sqlglots_own() -> None:
+    """Where sqlglot is compiled (`sqlglot[c]`), a parser of a class derived from its own cannot be made."""
+    assert _Where.parser_class.__module__.startswith("sqlglot.")
 
 
 def test_the_parser_is_loaded_by_those_who_need_it_alone() -> None:
