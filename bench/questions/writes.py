@@ -2,7 +2,8 @@
 
 Ways to write the same rows, in turn, round by round, each in a fresh directory, a request a commit with one sync:
 
-    puts        rocksdict's own WriteBatch, rows alone: no changelog, no before-images. What the engine can do
+    puts        rocksdict's own WriteBatch, rows alone, sorted by key as weir's: no changelog, no before-images. What
+                the engine can do
     files       the same rows of all requests, sorted by key, as one file of RocksDB's that is ingested: no log either
     records     the same, with before-images read and a record for each change: what weir did up to format 1
     weir        a bucket of weir: before-images, entries, lineage
@@ -139,7 +140,7 @@ def _raw(directory: Path) -> tuple[rocksdict.Rdict, Any, Any]:
 
 def _put(raw: rocksdict.Rdict, kv: Any, request: Sequence[Mutation]) -> None:
     batch = rocksdict.WriteBatch(raw_mode=True)
-    for key, row in request:
+    for key, row in sorted(request):
         batch.put(key, row, kv)
     raw.write(batch)
     raw.flush_wal(sync=True)
