@@ -34,6 +34,7 @@ _NESTING_MAX: Final = 100
 """Parentheses and their like in one another. A compiled sqlglot (`sqlglot[c]`) knows no RecursionError: it crashes."""
 _OPENING: Final = frozenset({TokenType.L_PAREN, TokenType.L_BRACKET, TokenType.L_BRACE, TokenType.CASE})
 _CLOSING: Final = frozenset({TokenType.R_PAREN, TokenType.R_BRACKET, TokenType.R_BRACE})
+_HOLDING: Final = sqlglot.Parser.NESTED_TYPE_TOKENS
 _SHOWN_CHARACTERS_MAX: Final = 60
 _INTEGER: Final = re.compile(r"[0-9]+")
 _COMPARISONS: Final[dict[type[exp.Expr], tuple[Operator, Operator]]] = {
@@ -253,8 +254,11 @@ def _octets(node: exp.Expr, within: exp.Expr) -> bytes:
 
 
 def _require_flat(tokens: Sequence[Token]) -> None:
+    # A type that holds others opens, too, as in array<array<: no condition has one.
     depths = itertools.accumulate(
-        (each.token_type in _OPENING) - (each.token_type in _CLOSING) for each in tokens
+        (each.token_type in _OPENING or (each.token_type is TokenType.LT and before.token_type in _HOLDING))
+        - (each.token_type in _CLOSING)
+        for before, each in itertools.pairwise([*tokens[:1], *tokens])
     )
     if max(depths, default=0) > _NESTING_MAX:
         raise RecursionError

@@ -205,6 +205,7 @@ def test_what_is_not_understood_is_refused_in_one_line(
         "(" * 5000 + "a = 1" + ")" * 5000,
         "a = " + "{" * 20_000,
         "case when " * 5000 + "a = 1",
+        "map<int," * 5000,
         "not " * 5000 + "a = 1",
         "a = " + "-" * 5000 + "1",
     ],
