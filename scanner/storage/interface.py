@@ -414,9 +414,12 @@ class Bucket(Protocol):
 
         Args:
             start_offset: The oldest offset to keep: log_start moves to its `share_start`. At or below log_start nothing
-                happens; past log_end: all changes are dropped, but the last entry where a file of them is damaged.
+                happens; past log_end: all changes are dropped, but the last entry, or share, where a file of them is
+                damaged.
 
         Raises:
+            DataCorrupted: a record is damaged that tells where the share begins, or what the offset is in; nothing is
+                cut. An offset behind the share can be cut to.
             StoreFailed: the disk refused; as after a failed commit.
         """
 

@@ -5,7 +5,8 @@ Invariants:
 1. A changelog is cut between two commits, at the end of an entry, never inside a transaction's share, and never past
    the oldest pin of that moment: scans, parked scans and leases pin, and a pin is made between two commits as well.
 2. What the pins of one principal keep of one bucket's log beyond retention is at most `log_pinned_bytes_max`, give
-   or take what is written between two sweeps: past it the pin that keeps the most ends, with SLOW_CONSUMER.
+   or take what is written between two sweeps, and what is in front of a pin in its transaction's share: past it the
+   pin that keeps the most ends, with SLOW_CONSUMER.
 3. By age nothing goes early, whatever the clock said: commits are stamped and aged by one clock
    (`scanner.server.clock`), and what a wrong one stamped is taken for as young as it may be (`expired_end`).
 
@@ -187,10 +188,10 @@ class Retention:
         if storage.log_start < storage.log_end <= wanted:
             await self._run_blocking(storage.log_is_readable)  # Here, where no commit waits for it.
         async with bucket.between_commits(upkeep=True):
-            before, oldest = storage.log_start, bucket.pins.oldest()
-            wanted = min(wanted, storage.log_end)
+            before, wanted = storage.log_start, min(wanted, storage.log_end)
             if before < wanted < storage.log_end:
-                wanted = storage.share_start(wanted)
+                wanted = await self._run_blocking(functools.partial(storage.share_start, wanted))
+            oldest = bucket.pins.oldest()
             start = wanted if oldest is None else min(wanted, oldest)
             if start > before:
                 await self._run_blocking(functools.partial(storage.truncate_log, start))

@@ -449,6 +449,22 @@ async def test_of_a_version_of_a_transaction_all_goes_or_nothing(store: Store) -
         assert (await retention.cut("items", 0, bucket, 405)).start == 400
 
 
+async def test_the_start_of_a_version_is_looked_for_beside_everything_else(store: Store) -> None:
+    """A large version has thousands of entries, each of which is read from the disk: not on the event loop."""
+    async with open_maintenance(store) as kept:
+        await kept.write(range(10))
+        await kept.write(range(10, 20))
+        bucket, called = await kept.bucket(), list[object]()
+
+        async def note(function: Callable[[], T]) -> T:
+            called.append(getattr(function, "func", function))
+            return await inline(function)
+
+        retention = Retention(kept.catalog, KEEPS_NOTHING, note, WallClock(lambda: WALL_S))
+        assert (await retention.cut("items", 0, bucket, 15)).start == 10
+        assert called == [bucket.storage.share_start, bucket.storage.truncate_log]
+
+
 async def test_a_lease_ends_when_it_keeps_too_much(store: Store, caplog: pytest.LogCaptureFixture) -> None:
     """As a whole, of all its buckets; a renewal tells why, and another acquisition begins anew."""
     config = ScannerConfig(log_retention_s=0.001, log_pinned_bytes_max=20_000)
