@@ -52,6 +52,10 @@ class Temporal:
     def __post_init__(self) -> None:
         object.__setattr__(self, "_said", self._read())
 
+    def __setstate__(self, state: list[str]) -> None:
+        """Of a pickle or a copy; earlier versions pickled the text alone."""
+        self.__init__(state[0])  # type: ignore[misc]
+
     def read(self) -> tuple[Fraction, bool, bool]:
         """What it says.
 

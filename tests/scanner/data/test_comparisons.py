@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import datetime
 import decimal
 import math
 import operator
+import pickle
 from collections.abc import Callable
 from decimal import Decimal
 from fractions import Fraction
@@ -358,3 +360,12 @@ def test_a_number_that_grows_on_the_way_is_refused_before(text: str) -> None:
         decimal_literal(text)
     longest = decimal_literal("1" * 1198 + ".")
     assert literal_from_proto("x", literal_to_proto(longest)) == longest
+
+
+def test_a_time_is_read_from_a_pickle_of_its_text_alone() -> None:
+    """As earlier versions have made it; and a newer one, or a copy, is the time itself."""
+    time = Temporal("2013-07-01T12:00:00.5+02:00")
+    earlier = Temporal.__new__(Temporal)
+    earlier.__setstate__([time.text])
+    for each in (earlier, copy.copy(time), copy.deepcopy(time), pickle.loads(pickle.dumps(time))):
+        assert (each, hash(each), each.read()) == (time, hash(time), time.read())
