@@ -149,8 +149,9 @@ class CsvText:
     def _read_header(self, block: CsvBlock) -> tuple[list[str], int, int]:
         for _, taken, names in self.records(block):
             if any("\0" in name for name in names):
-                hint = f", or read the file with --encoding {self._likely}" if self._likely else ""
-                fail(f"{self.path} has a NUL in the name of a column; rename it{hint}")
+                encoding = self._likely or "NAME, if it has another one"
+                advice = f"rename it, or read the file with --encoding {encoding}"
+                fail(f"{self.path} has a NUL in the name of a column; {advice}")
             require_names_apart(self.path, names)
             return names, taken, _line_breaks(block.data[:taken])
         fail(f"{self.path} is empty")

@@ -493,10 +493,15 @@ def _target_to_proto(target: Leasable) -> pb.LeaseTarget:
     if state is None:
         raise ArgumentInvalid(f"unknown state {target.state!r} to lease; known: {', '.join(known)}")
     table = require_text("the name of a table", target.table)
-    require_kind(f"the buckets of table {table!r}", target.buckets, Iterable)
+    try:
+        buckets = list(target.buckets)
+    except TypeError:
+        raise ArgumentInvalid(
+            f"the buckets of table {table!r} are a list of numbers, not {target.buckets!r}"
+        ) from None
     return pb.LeaseTarget(
         table=table,
-        buckets=[whole(each, f"a bucket of table {table!r}", 0, UINT32_MAX) for each in target.buckets],
+        buckets=[whole(each, f"a bucket of table {table!r}", 0, UINT32_MAX) for each in buckets],
         state=f"STATE_{state.name}",
         checkpoint_id=_uint64_or_none("the id of a checkpoint", target.checkpoint_id),
         log_offset=_uint64_or_none("a log offset", target.log_offset),

@@ -196,6 +196,7 @@ def test_parquet_is_not_held_as_a_whole(tmp_path: Path, rows: int, group_rows: i
         ("data.csv", b"a,b\n1,caf\xe9\n", "octet 0xE9 on line 2; .*--encoding"),
         ("data.csv", b"\xff\xfea\0,\0b\0", "not UTF-8: octet 0xFF on line 1; .*--encoding"),
         ("data.csv", "a,b\n1,2\n".encode("utf-16-le"), "has a NUL in the name of a column"),
+        ("data.csv", "№,b\n1,2\n".encode("utf-16-le"), "NUL in the name of a column; .*--encoding NAME"),
         ("data.csv", b"a,a\n1,2\n", "two columns 'a'"),
         ("data.csv", b"", "empty|cannot be read"),
         ("data.csv", b"a,b\n1,x\ry\n", "has 1 value, .* begins with 'y'; a carriage return alone ends a row"),

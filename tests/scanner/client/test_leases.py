@@ -465,6 +465,8 @@ async def test_arguments_that_make_no_sense(autojump_clock: trio.testing.MockClo
         for target in (
             scanner.LeaseTarget("items", state="oldest"),
             scanner.LeaseTarget("items", [-1]),
+            scanner.LeaseTarget("items", 0),  # type: ignore[arg-type]
+            scanner.LeaseTarget("items", np.array(0)),  # type: ignore[arg-type]
             scanner.LeaseTarget("items", [0], checkpoint_id=-1),
         ):
             with pytest.raises(scanner.ArgumentInvalid):
