@@ -67,12 +67,17 @@ def to_arrow(rows: Rows) -> ArrowRows:
         if hasattr(type(own), "to_native"):  # A frame of narwhals gives the stream of the one that it wraps.
             own = own.to_native()
         _require_own_values(own)
-        table = pa.table(rows)
-        if _is_pandas(own):
-            # Arrow leaves a RangeIndex out, and pandas 3 makes one of every level of numbers that it fits.
-            for name, values in _levels(own):
-                if name is not None and str(name) not in table.column_names:
-                    table = table.append_column(str(name), pa.array(values))
+        if not _is_pandas(own):
+            return pa.table(rows)
+        # Arrow asks for a level by its number, and pandas takes that for the name of another one.
+        names = [None if name is None else str(name) for name in own.index.names]
+        renamed = own.copy(deep=False)
+        renamed.index = own.index.set_names(names)
+        table = pa.table(renamed)
+        # Arrow leaves a RangeIndex out, and pandas 3 makes one of every level of numbers that it fits.
+        for level, name in enumerate(names):
+            if name is not None and name not in table.column_names:
+                table = table.append_column(name, pa.array(renamed.index.get_level_values(level)))
         return table
     raise TypeError(
         "rows are an Arrow table, a data frame of polars or pandas, or another Arrow stream, not"

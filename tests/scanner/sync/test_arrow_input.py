@@ -150,6 +150,8 @@ def test_a_level_of_pandas_whose_name_is_a_number(client: scanner.sync.Client) -
     levels = [pd.RangeIndex(3, name=1), pd.RangeIndex(5, 8, name=0)]
     table.write(pd.DataFrame({2: [1, 2, 3]}, pd.MultiIndex.from_arrays(levels)))
     assert table.new_scan().to_arrow().to_pydict() == {"0": [5, 6, 7], "1": [0, 1, 2], "2": [1, 2, 3]}
+    of_other_columns = pd.DataFrame([[1, "a", 2.5]]).set_index([1, 2])
+    assert to_arrow(of_other_columns).to_pydict() == {"0": [1], "1": ["a"], "2": [2.5]}
 
 
 @pytest.mark.parametrize(
