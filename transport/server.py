@@ -275,9 +275,9 @@ async def serve(
         raise ValueError("a listener that is given is served without TLS")
     server = Server(handlers, config or TransportConfig())
     if listener is None:
-        listening = functools.partial(
-            _listen, server, await _listeners(server, host, port), ssl_context=ssl_context
-        )
+        listeners = await open_listeners(host, port)
+        server.host, server.port = listeners[0].socket.getsockname()[:2]
+        listening = functools.partial(_listen, server, listeners, ssl_context=ssl_context)
     else:
         listening = functools.partial(_listen_given, server, listener)
     async with bare(trio.open_nursery()) as connections:
@@ -288,19 +288,25 @@ async def serve(
             connections.cancel_scope.cancel()
 
 
-async def _listeners(server: Server, host: str, port: int) -> list[trio.SocketListener]:
+async def open_listeners(host: str, port: int) -> list[trio.SocketListener]:
+    """Listen on each address of a host; on one port, also where the system chooses it, which would be one for each.
+
+    Args:
+        host: A name or an address.
+        port: 0 takes a free one.
+
+    Raises:
+        OSError: An address cannot be listened on.
+        UnicodeError: No machine can have that name.
+
+    Waits:
+        For the name to be looked up.
+    """
     if port > _PORT_MAX:  # Of which the C library takes the lower sixteen bits.
         raise OSError(errno.EINVAL, f"a port is at most {_PORT_MAX}")
-    listeners = await trio.open_tcp_listeners(port, host=host)
-    server.host, server.port = listeners[0].socket.getsockname()[:2]
-    return listeners if port else await _only(listeners, server.port)
-
-
-async def _only(listeners: list[trio.SocketListener], port: int) -> list[trio.SocketListener]:
-    """Keep the listeners of one port: a name with two addresses would get two free ports."""
-    kept = []
-    for listener in listeners:
-        if listener.socket.getsockname()[1] == port:
+    kept: list[trio.SocketListener] = []
+    for listener in await trio.open_tcp_listeners(port, host=host):
+        if port or not kept:
             kept.append(listener)
         else:
             await listener.aclose()

@@ -181,7 +181,7 @@ EQUIVALENT: Final[dict[tuple[str, str], str]] = {
     ): "a nanosecond of a time that is shown in microseconds",
     (
         "scanner/server/retention/log_retention.py",
-        "-if storage.log_bytes <= bytes_max:\n+if (storage.log_bytes < bytes_max):",
+        "-if storage.log_bytes > bytes_max:\n+if (storage.log_bytes >= bytes_max):",
     ): "what is no more than the size fits from its start on, and the search says so, too",
     (
         "scanner/storage/rocksdb/log.py",

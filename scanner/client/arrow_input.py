@@ -66,18 +66,16 @@ def to_arrow(rows: Rows) -> ArrowRows:
         own: Any = rows
         if hasattr(type(own), "to_native"):  # A frame of narwhals gives the stream of the one that it wraps.
             own = own.to_native()
-        _require_own_values(own)
         if not _is_pandas(own):
+            _require_own_values(own)
             return pa.table(rows)
-        # Arrow asks for a level by its number, and pandas takes that for the name of another one.
-        names = [None if name is None else str(name) for name in own.index.names]
-        renamed = own.copy(deep=False)
-        renamed.index = own.index.set_names(names)
-        table = pa.table(renamed)
+        own = _with_text_names(own)
+        _require_own_values(own)
+        table = pa.table(own)
         # Arrow leaves a RangeIndex out, and pandas 3 makes one of every level of numbers that it fits.
-        for level, name in enumerate(names):
+        for name, values in _levels(own):
             if name is not None and name not in table.column_names:
-                table = table.append_column(name, pa.array(renamed.index.get_level_values(level)))
+                table = table.append_column(name, pa.array(values))
         return table
     raise TypeError(
         "rows are an Arrow table, a data frame of polars or pandas, or another Arrow stream, not"
@@ -110,11 +108,18 @@ def _is_pandas(rows: object) -> bool:
     return isinstance(rows, frames)
 
 
-def _levels(frame: Any) -> Iterator[tuple[Any, Any]]:
-    """The levels of a data frame's index, by name."""
-    # pandas takes a number for the level that has it as its name, if one has.
-    unnamed = frame.index.set_names([None] * frame.index.nlevels)
-    return ((name, unnamed.get_level_values(level)) for level, name in enumerate(frame.index.names))
+def _with_text_names(frame: Any) -> Any:
+    """The data frame with a text as the name of each level of its index; the caller's stays as it is.
+
+    Arrow asks for a level by its number, which pandas takes for the level that has it as its name, if one has.
+    """
+    named = frame.copy(deep=False)
+    named.index = frame.index.set_names([None if name is None else str(name) for name in frame.index.names])
+    return named
+
+
+def _levels(frame: Any) -> Iterator[tuple[str | None, Any]]:
+    return ((name, frame.index.get_level_values(level)) for level, name in enumerate(frame.index.names))
 
 
 def _require_one_kind(name: object, values: Iterable[object]) -> None:

@@ -54,7 +54,8 @@ class Temporal:
 
     def __setstate__(self, state: list[str]) -> None:
         """Of a pickle or a copy; earlier versions pickled the text alone."""
-        self.__init__(state[0])  # type: ignore[misc]
+        object.__setattr__(self, "text", state[0])
+        self.__post_init__()
 
     def read(self) -> tuple[Fraction, bool, bool]:
         """What it says.

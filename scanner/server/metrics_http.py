@@ -16,6 +16,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, ProcessCol
 from scanner.errors import ArgumentInvalid
 from scanner.server.metrics import ServerCollector
 from scanner.tasks import bare
+from transport import open_listeners
 
 if TYPE_CHECKING:
     from scanner.server.server import ScannerStatistics
@@ -60,19 +61,15 @@ async def serve_metrics(
                 slots.release()
 
     try:
-        listeners = await trio.open_tcp_listeners(port, host=host)
+        listeners = await open_listeners(host, port)
     except OSError as error:
         raise ArgumentInvalid(f"cannot serve metrics on {host}:{port}: {error.strerror or error}") from error
     except UnicodeError as error:  # No machine can have that name.
         raise ArgumentInvalid(f"cannot serve metrics on {host}:{port}: {error}") from error
-    port = listeners[0].socket.getsockname()[1]
-    for other in [each for each in listeners if each.socket.getsockname()[1] != port]:
-        listeners.remove(other)  # A name with two addresses gets two free ports.
-        await other.aclose()
     async with bare(trio.open_nursery()) as nursery:
         nursery.start_soon(trio.serve_listeners, handle, listeners)
         try:
-            yield port
+            yield listeners[0].socket.getsockname()[1]
         finally:
             nursery.cancel_scope.cancel()
 

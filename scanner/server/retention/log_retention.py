@@ -220,14 +220,14 @@ class Retention:
         """Where the log would begin if nothing pinned it. What it would divide stays whole."""
         # However long, for ever included: nothing is older than the clock.
         oldest_us = now_us - round(min(self._config.log_retention_s * 1_000_000, now_us))
-        by_age = expired_end(storage, oldest_us, now_us)
+        wanted = expired_end(storage, oldest_us, now_us)
         bytes_max = self._config.log_retention_bytes
-        if storage.log_bytes <= bytes_max:
-            return storage.share_start(by_age)
-        # By what each stretch takes: old changes may be much larger than new ones, or much smaller.
-        offsets = range(storage.log_start, storage.log_end)
-        kept = bisect_left(offsets, True, key=lambda offset: storage.log_bytes_from(offset) <= bytes_max)
-        return storage.share_start(max(by_age, offsets.start + kept))
+        if storage.log_bytes > bytes_max:
+            # By what each stretch takes: old changes may be much larger than new ones, or much smaller.
+            offsets = range(storage.log_start, storage.log_end)
+            kept = bisect_left(offsets, True, key=lambda offset: storage.log_bytes_from(offset) <= bytes_max)
+            wanted = max(wanted, offsets.start + kept)
+        return storage.share_start(wanted)
 
     def _end_longest(self, where: str, bucket: ServedBucket, wanted: int) -> None:
         """End the pins that keep more than their principal may keep from retention."""

@@ -462,11 +462,11 @@ async def test_arguments_that_make_no_sense(autojump_clock: trio.testing.MockClo
     """Refused before anything is sent, or by the server; an error each time."""
     async with open_virtual_items(1, config=CONFIG) as items:
         acquire = items.client.acquire_lease
+        no_lists: list[tuple[str, Any]] = [("items", 0), ("items", np.array(0))]
         for target in (
             scanner.LeaseTarget("items", state="oldest"),
             scanner.LeaseTarget("items", [-1]),
-            scanner.LeaseTarget("items", 0),  # type: ignore[arg-type]
-            scanner.LeaseTarget("items", np.array(0)),  # type: ignore[arg-type]
+            *itertools.starmap(scanner.LeaseTarget, no_lists),
             scanner.LeaseTarget("items", [0], checkpoint_id=-1),
         ):
             with pytest.raises(scanner.ArgumentInvalid):
