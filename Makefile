@@ -14,6 +14,8 @@ packages := weir transport scanner spark_source pyspark_weir bench tests tools
 sources = $(shell find $(packages) -name '*.py' ! -name '*_pb2.py')
 # What the first process compiles, the next ones read: the tests start hundreds of them.
 unexport PYTHONDONTWRITEBYTECODE
+# Most users' Python buffers what it writes: a machine that sets this would hide what fails with a buffer.
+unexport PYTHONUNBUFFERED
 # Inside a recipe: the Java that `make install` found or installed.
 with_java := JAVA_HOME="$$(tools/find-java)"
 # uv installs into .venv, with its interpreter, whatever the caller's shell has activated; compiled, since Spark gives a

@@ -12,6 +12,7 @@ import io
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final
 
 import click
@@ -53,7 +54,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     # numpy starts a thread for each processor to multiply matrices with, which no command does.
     os.putenv("OPENBLAS_NUM_THREADS", "1")
     end_at_once()  # What is around a command takes time, too: reading the arguments, and the end of the process.
-    sys.exit(run(arguments))
+    code = run(arguments)
+    try:
+        sys.stderr.flush()
+    except OSError:
+        forget_output(2)  # Else Python fails to write it, too, and its exit code is 120.
+    sys.exit(code)
 
 
 def _open_standard_files() -> bool:
@@ -129,4 +135,5 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 
 def _complain(message: str) -> None:
-    click.echo(f"weir: {escaped(' '.join(message.split()))}", err=True)
+    with suppress(OSError):  # The exit code says it, too.
+        click.echo(f"weir: {escaped(' '.join(message.split()))}", err=True)

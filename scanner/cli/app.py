@@ -390,9 +390,9 @@ def shown_names(columns: Sequence[str]) -> str:
     return ", ".join(name if name in plain else '"' + name.replace('"', '""') + '"' for name in columns)
 
 
-def forget_output() -> None:
+def forget_output(descriptor: int = 1) -> None:
     """Nobody reads our output any more: what is left in the buffer must neither fail nor wait at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
 
 
 def note(message: str) -> None:

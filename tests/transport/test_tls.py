@@ -120,7 +120,7 @@ async def test_server_of_another_ca(tmp_path: Path) -> None:
             await check_echo(client)
 
 
-@pytest.mark.parametrize(("days_left", "what"), [(-1, "has expired"), (101, "is not yet valid")])
+@pytest.mark.parametrize(("days_left", "what"), [(-1, "has expired"), (101, "is not yet valid.*")])
 async def test_server_certificate_at_another_time(days_left: int, what: str, tmp_path: Path) -> None:
     """Where the time of a certificate decides, the error says what the time is here: the clock may be wrong."""
     made = files(tmp_path, "then", issue("test", "127.0.0.1", days_left=days_left))

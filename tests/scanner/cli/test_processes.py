@@ -308,14 +308,18 @@ def test_sighup_ends_no_drain_of_a_server_that_reads_files_again(tmp_path: Path)
         assert (rows, server.wait(TIMEOUT_S)) == (1000, 0)
 
 
+@pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize("metrics", [[], ["--metrics-port", "0"]])
-def test_a_standard_error_that_is_full_ends_no_server(tmp_path: Path, metrics: list[str]) -> None:
+def test_a_standard_error_that_is_full_ends_no_server(
+    tmp_path: Path, metrics: list[str], unbuffered: str
+) -> None:
     """It starts, a drain lets the scan that runs finish, and its exit code is 0."""
+    environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
     command = [*WEIR, "serve", "--data", str(tmp_path / "data"), "--port", "0", *metrics]
     command += ["--drain-timeout", "3600"]
     with (
         Path("/dev/full").open("w") as full,
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=full, text=True) as server,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=full, text=True, env=environment) as server,
     ):
         try:
             assert server.stdout is not None
@@ -330,6 +334,18 @@ def test_a_standard_error_that_is_full_ends_no_server(tmp_path: Path, metrics: l
             assert (rows, server.wait(TIMEOUT_S)) == (1000, 0)
         finally:
             server.kill()
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize(("words", "code"), [(["get"], 2), (["get", "items", "1", "-e", "127.0.0.1:1"], 1)])
+def test_a_standard_error_that_is_full_changes_no_exit_code(
+    words: list[str], code: int, unbuffered: str
+) -> None:
+    """The message is lost; Python's own exit code for that, 120, would say nothing of the command."""
+    environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run([*WEIR, *words], stderr=full, timeout=TIMEOUT_S, env=environment, check=False)
+    assert done.returncode == code
 
 
 def test_what_was_done_is_told_though_the_output_is_full(tmp_path: Path, loaded: str) -> None:
