@@ -148,12 +148,13 @@ class Transaction:
         """
         if operation not in ("upsert", "delete"):
             raise ArgumentInvalid(f"an operation is upsert or delete, not {operation!r}")
+        key = _part_attempt(part, attempt)
         session = secrets.token_bytes(_SESSION_BYTES)
         counted = self._counted  # `abort` replaces it: what is staged meanwhile may be freed or not.
         read = await read_arrow(rows)  # Once: a stream has nothing for a second attempt.
 
         async def send() -> Staged:
-            async with self._open_part(part, attempt, session) as writer:
+            async with self._open_part(key, session) as writer:
                 if operation == "upsert":
                     await writer.upsert(read)
                 else:
@@ -162,7 +163,7 @@ class Transaction:
 
         # Here and not in `send`, which may be made again behind an answer: the stage counts once.
         staged = await retried(self._connection.attempts(), send)
-        counted[part, attempt] += staged.rows
+        counted[key] += staged.rows
         return staged
 
     @asynccontextmanager
@@ -187,12 +188,12 @@ class Transaction:
         Cancellation:
             Nothing is staged, unless the block is being left.
         """
-        counted = self._counted
+        counted, key = self._counted, _part_attempt(part, attempt)
 
         def count(staged: Staged) -> None:
-            counted[part, attempt] += staged.rows
+            counted[key] += staged.rows
 
-        async with self._open_part(part, attempt, secrets.token_bytes(_SESSION_BYTES), count) as writer:
+        async with self._open_part(key, secrets.token_bytes(_SESSION_BYTES), count) as writer:
             yield writer
 
     async def publish(
@@ -328,40 +329,33 @@ class Transaction:
         rows = {} if rows is None else rows
         require_kind("attempts", attempts, Mapping)
         require_kind("rows", rows, Mapping)
-        for part in rows:
-            if part not in attempts:
-                raise ArgumentInvalid(
-                    f"rows names part {part!r}, and attempts does not; name an attempt of it"
-                )
-        numbers = [
-            (_number("part", part, _PART_END), _number("attempt", attempt, _NUMBER_END))
-            for part, attempt in attempts.items()
-        ]
+        numbers = sorted(_part_attempt(part, attempt) for part, attempt in attempts.items())
+        # By number, as they are looked up: a scalar of pyarrow is one, too, and equals none.
+        rows_min = {
+            _number("part", part, _PART_END): _number("number of rows", least, _NUMBER_END)
+            for part, least in rows.items()
+        }
+        for part in rows_min:
+            if part not in dict(numbers):
+                raise ArgumentInvalid(f"rows names part {part}, and attempts does not; name an attempt of it")
         return [
             pb.PartAttempt(
                 part=part,
                 attempt=attempt,
-                rows_min=max(
-                    _number("number of rows", rows.get(part, 0), _NUMBER_END), self._counted[part, attempt]
-                ),
+                rows_min=max(rows_min.get(part, 0), self._counted[part, attempt]),
             )
-            for part, attempt in sorted(numbers)
+            for part, attempt in numbers
         ]
 
     @asynccontextmanager
     async def _open_part(
         self,
-        part: int,
-        attempt: int,
+        key: tuple[int, int],
         session: bytes,
         when_staged: Callable[[Staged], None] | None = None,
     ) -> AsyncIterator[PartWriter]:
-        opening = pb.StageOpen(
-            version=self._key,
-            part=_number("part", part, _PART_END),
-            attempt=_number("attempt", attempt, _NUMBER_END),
-            session=session,
-        )
+        part, attempt = key
+        opening = pb.StageOpen(version=self._key, part=part, attempt=attempt, session=session)
         try:
             lasting = Lasting.AS_ITS_USER_WANTS
             async with self._connection.open_stream(methods.STAGE, lasting=lasting) as stream:
@@ -523,6 +517,10 @@ async def list_transactions(connection: Connection, table: str, table_id: int) -
 
 def _staging(table: TableDescription) -> str:
     return f"the staging of rows for {table.name}"
+
+
+def _part_attempt(part: int, attempt: int) -> tuple[int, int]:
+    return _number("part", part, _PART_END), _number("attempt", attempt, _NUMBER_END)
 
 
 def _number(what: str, value: int, end: int) -> int:

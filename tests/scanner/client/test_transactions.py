@@ -71,6 +71,31 @@ async def test_what_is_told_of_something_else_publishes_nothing(
             )
 
 
+async def test_scalars_of_pyarrow_are_the_numbers_that_they_stand_for() -> None:
+    """Those of a column equal no number: what is staged at least was forgotten, and fewer rows were published."""
+    asked: list[pb.PublishRequest] = []
+
+    async def publish(stream: ServerStream) -> None:
+        asked.append(pb.PublishRequest.FromString(await stream.receive()))
+        stream.send_last(pb.PublishResponse(version=VERSION, attempts=attempt_of_0(1)).SerializeToString())
+
+    async def stage(stream: ServerStream) -> None:
+        while await stream.receive() is not None:
+            pass
+        stream.send_last(pb.StageResponse(rows=2).SerializeToString())
+
+    handlers = {methods.PUBLISH: publish, methods.STAGE: stage}
+    async with memory_host(handlers) as host, connected_to(host) as connection:
+        zero, one, five = pa.array([0, 1, 5])
+        version = table_of(connection).transaction("load", 7)
+        await version.publish({zero: one}, rows={zero: five})
+        await version.stage(ROWS, part=zero, attempt=one)
+        async with version.part(zero, one) as writer:
+            await writer.upsert(ROWS)
+        await version.publish({0: 1})
+    assert [each.attempts[0].rows_min for each in asked] == [5, 4]
+
+
 @pytest.mark.parametrize(
     ("answer", "kind", "words"),
     [
