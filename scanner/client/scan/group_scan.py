@@ -291,12 +291,13 @@ class GroupBatches:
             return self._positions.not_stored, ()
         require_kind("positions", positions, Mapping)
         wanted: dict[int, Handed] = {}
-        for bucket, position in offsets_by_bucket(positions, self._plan.table.buckets, "positions").items():
+        asked = offsets_by_bucket(positions, self._plan.table.buckets, "positions")
+        for bucket, position in asked.items():
             seat = self._seats.get(bucket)
             epoch = self._positions.epoch_of(bucket, position, None if seat is None else seat.epoch)
             if epoch is not None:
                 wanted[bucket] = Handed(epoch, position)
-        return wanted, tuple(bucket for bucket in positions if bucket not in wanted)
+        return wanted, tuple(asked.keys() - wanted.keys())
 
     def _take_answer(self, wanted: Mapping[int, Handed], reply: pb.CommitPositionsResponse) -> list[int]:
         refused = {each.bucket: each for each in reply.refused}

@@ -405,6 +405,18 @@ async def test_a_position_of_a_bucket_that_there_is_not_is_refused(
             assert not any(world.stored().values())
 
 
+async def test_a_position_that_is_a_scalar_of_pyarrow_is_stored_and_not_called_lost(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Positions that were kept in a table come out of it so, and no such scalar equals a number."""
+    async with group_world(buckets=1) as world, world.client("reader") as client:
+        table = await client.table("items")
+        await world.write(table, 3)
+        async with table.new_scan().with_source("log").in_group(GROUP).execute() as batches:
+            await anext(batches)
+            assert (await batches.commit({pa.scalar(0): pa.scalar(3)}), world.stored()) == ((), {0: 3})
+
+
 @pytest.mark.parametrize("auto_commit", [False, True])
 async def test_at_its_limit_a_reader_goes_no_further(
     autojump_clock: trio.testing.MockClock, auto_commit: bool
