@@ -334,8 +334,9 @@ class Table:
             None if splits is None else whole(splits, "splits", 1, SPLITS_MAX),
             None if target_bytes is None else whole(target_bytes, "target_bytes", 1, UINT64_MAX),
         )
+        plan = scan.plan
         return await split_bucket(
-            self._connection, self.name, self.table_id, bucket, wish, scan.plan.key_range
+            self._connection, self.name, self.table_id, plan.buckets[0], wish, plan.key_range
         )
 
     def transaction(self, name: str, version: int) -> Transaction:

@@ -95,6 +95,7 @@ async def test_a_range_of_keys_is_split(store: MemoryStore | Path) -> None:
     """Only keys of the range are in the parts; a part can be split again."""
     async with table_of(store) as table:
         keys = ("region-2",), ("region-5",)
+        assert await table.split(pa.scalar(1), splits=4) == await table.split(1, splits=4)
         split = await table.split(1, target_bytes=4000, key_from=keys[0], key_to=keys[1])
         assert len(split) > 2
         whole, _ = await scanned(table.new_scan().bucket(1).key_range(*keys))
