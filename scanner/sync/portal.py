@@ -106,6 +106,10 @@ def _wait_released(lock: threading.Lock) -> None:
         pass
 
 
+def _has_cancelled(error: BaseException) -> bool:
+    return isinstance(error, BaseExceptionGroup) and error.subgroup(trio.Cancelled) is not None
+
+
 class _Run(_Call):
     """Runs a function in a task of its own."""
 
@@ -128,10 +132,13 @@ class _Run(_Call):
                 self._error = trio.ClosedResourceError(_INTERRUPTED)
         except Exception as error:
             self._error = error
-        except (trio.Cancelled, GeneratorExit, BaseExceptionGroup):  # The loop ends.
+        except (trio.Cancelled, GeneratorExit):  # The loop ends.
             self._error = trio.ClosedResourceError(_CLOSED)
             raise
         except BaseException as error:  # A callback's own, such as SystemExit.
+            if _has_cancelled(error):  # The loop ends, and a nursery was open.
+                self._error = trio.ClosedResourceError(_CLOSED)
+                raise
             self._error = error
         finally:
             self._finish()
@@ -529,10 +536,13 @@ class Held(Generic[T]):
         except Exception as error:
             self._error = error
             entering.failed(error)
-        except (trio.Cancelled, GeneratorExit, BaseExceptionGroup):  # The loop ends.
+        except (trio.Cancelled, GeneratorExit):  # The loop ends.
             self._error = trio.ClosedResourceError(_CLOSED)
             raise
         except BaseException as error:  # A callback's own, such as SystemExit.
+            if _has_cancelled(error):  # The loop ends, and a nursery was open.
+                self._error = trio.ClosedResourceError(_CLOSED)
+                raise
             self._error = error
             entering.failed(error)
         finally:

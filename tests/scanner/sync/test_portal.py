@@ -329,23 +329,31 @@ def test_a_portal_among_greenlets(monkeypatch: pytest.MonkeyPatch, patched: str)
 
 
 @pytest.mark.parametrize(
-    "kind", [SystemExit, KeyboardInterrupt, asyncio.CancelledError, pytest.fail.Exception]
+    "error",
+    [
+        SystemExit("3"),
+        KeyboardInterrupt("3"),
+        asyncio.CancelledError("3"),
+        pytest.fail.Exception("3"),
+        BaseExceptionGroup("3", [KeyboardInterrupt()]),
+    ],
+    ids=lambda error: type(error).__name__,
 )
-def test_a_callback_that_ends_the_program(portal: Portal, kind: type[BaseException]) -> None:
+def test_a_callback_that_ends_the_program(portal: Portal, error: BaseException) -> None:
     """What ends a program, a task or a test is raised in the thread that called, and the client goes on."""
 
     async def call_back() -> None:
-        raise kind("3")
+        raise error
 
     @asynccontextmanager
     async def called_back_at_the_end() -> AsyncIterator[None]:
         yield
-        raise kind("3")
+        raise error
 
-    with pytest.raises(kind, match="3"):
+    with pytest.raises(type(error), match="3"):
         portal.call(call_back)
     held = portal.hold(called_back_at_the_end())
-    with pytest.raises(kind, match="3"):
+    with pytest.raises(type(error), match="3"):
         held.finish()
     portal.call(trio.lowlevel.checkpoint)
 
