@@ -344,10 +344,11 @@ class Lease:
             They may have been released.
         """
         # If something should be left, it had ended before: that is a loss, which the next renewal tells.
+        numbers = [bucket_number(table, bucket) for bucket in buckets]
         self._given_up |= all(
-            each.table == table and (not buckets or each.bucket in buckets) for each in self.buckets
+            each.table == table and (not numbers or each.bucket in numbers) for each in self.buckets
         )
-        left = await self._leases.release(self.id, table, buckets)
+        left = await self._leases.release(self.id, table, numbers)
         if left is not None:
             self.info, self._given_up = left, False
 
