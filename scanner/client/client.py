@@ -296,9 +296,8 @@ class Client:
         """
         if table_id is None:
             table_id = (await self.table(name)).table_id  # Whoever may drop it may see it.
-        request = pb.DropTableRequest(
-            table=_table_name(name), table_id=whole(table_id, "table id", 0, UINT64_MAX)
-        )
+        table_id = whole(table_id, "table id", 0, UINT64_MAX)
+        request = pb.DropTableRequest(table=_table_name(name), table_id=table_id)
         reply = await self._call("DropTable", request, pb.DropTableResponse)
         if reply.HasField("table_id"):
             require_about("DropTable", table_id, reply.table_id)

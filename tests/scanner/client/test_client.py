@@ -569,7 +569,7 @@ async def test_a_drop_that_comes_late_drops_no_other_table(tmp_path: Path) -> No
         with pytest.raises(scanner.TableNotFound, match="created anew"):
             await client.drop_table("items", table_id=table.table_id)
         assert (await again.new_scan().to_arrow()).num_rows == 3
-        await client.drop_table("items", table_id=again.table_id)
+        await client.drop_table("items", table_id=pa.scalar(again.table_id))
         assert await client.tables() == []
 
 
