@@ -25,7 +25,7 @@ import math
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from random import Random
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import trio
 
@@ -41,6 +41,10 @@ from scanner.tasks import bare
 if TYPE_CHECKING:
     from scanner.client.endpoints import Connect
 
+NOT_PICKLED: Final = (
+    "a client, and what it has made, stays in its process; send a scan's plan to the other one, connect there, and"
+    " run client.scan(plan)"
+)
 LINKS_MAX: Final = 64
 """TCP connections that a client has open at once. One that needs more reads more than it can."""
 _NEW_TOKEN_S: Final = 5.0
@@ -168,6 +172,9 @@ class Connection:
         """What the credit of all scans together may grow by."""
         self.writer_ids = WriterIds()
         """By which the server recognises writers."""
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(NOT_PICKLED)
 
     def attempts(self, retries: int | None = None) -> Attempts:
         """Fresh attempts at something.

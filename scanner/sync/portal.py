@@ -25,6 +25,8 @@ from typing import Any, Generic, NoReturn, ParamSpec, Protocol, TypeVar, cast
 
 import trio
 
+from scanner.client.connection import NOT_PICKLED
+
 P = ParamSpec("P")
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -35,10 +37,6 @@ _INTERRUPTED = "the call was interrupted"
 _GREENLETS = (
     "gevent has patched threads or select, which this client needs as they are; patch the rest,"
     " monkey.patch_all(thread=False, select=False), and call the client in gevent.get_hub().threadpool"
-)
-_NOT_PICKLED = (
-    "a client, and what it has made, stays in its process; send a scan's plan to the other one, connect there, and"
-    " run client.scan(plan)"
 )
 _ENDING = "Python is ending and begins no thread any more; connect earlier"
 _SIGNALS_SEEN_S = 0.5
@@ -253,7 +251,7 @@ class Portal:
         _open_portals.add(self)
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError(_NOT_PICKLED)
+        raise TypeError(NOT_PICKLED)
 
     def _start_thread(self) -> None:
         monkey = sys.modules.get("gevent.monkey")

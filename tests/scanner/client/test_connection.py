@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 
@@ -15,10 +17,13 @@ import transport
 from scanner.client.connection import LINKS_MAX, Connection, Lasting, open_connection
 from scanner.client.endpoints import connect_by_tcp
 from scanner.client.retries import RetryPolicy
+from scanner.client.table import Table
+from scanner.data.table import TableDescription
 from scanner.errors import ArgumentInvalid, ScannerError, ServerUnavailable
 from tests.support import wire
 from tests.support.groups import pass_time
 from tests.support.hosts import MemoryHost, connected_to, memory_host, settle
+from tests.support.push_messages import SCHEMA
 from transport import Handler, ServerStream, TransportConfig, TransportError
 from transport.byte_streams import StreamBytes
 from transport.protocol.liveness import Acknowledged
@@ -58,6 +63,15 @@ async def test_calls_share_one_connection(autojump_clock: trio.testing.MockClock
         for _ in range(3):
             assert await connection.call(ECHO, b"hello") == b"hello"
         assert connection.connects == len(host.dialled_at) == 1
+
+
+@pytest.mark.parametrize("send", [pickle.dumps, copy.deepcopy])
+async def test_what_a_client_has_made_stays_in_its_process(send: Callable[[object], object]) -> None:
+    """The error says what can be sent instead; trio's tasks are not half copied, which leaves tracebacks behind."""
+    async with memory_host({}) as host, connected_to(host) as connection:
+        for made in (connection, Table(connection, TableDescription("t", SCHEMA, ("k",), 1), 0)):
+            with pytest.raises(TypeError, match=r"send a scan's plan .* run client\.scan\(plan\)"):
+                send(made)
 
 
 async def test_a_lost_connection_is_made_again_for_the_next_call(
