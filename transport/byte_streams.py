@@ -24,6 +24,8 @@ from transport.protocol.liveness import Acknowledged
 if TYPE_CHECKING:
     from transport.protocol.stream import Buffer
 
+PORT_MAX: Final = 0xFFFF
+"""Of a larger number the C library takes the lower sixteen bits."""
 _CLOSE_TIMEOUT_S: Final = 2.0
 _BUFFERS_MAX: Final = 1_024
 """Buffers that one `writev` takes, on Linux and elsewhere (IOV_MAX)."""

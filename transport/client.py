@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from transport.byte_streams import ByteStream, byte_stream, host_port, keep_short
+from transport.byte_streams import PORT_MAX, ByteStream, byte_stream, host_port, keep_short
 from transport.config import TransportConfig
 from transport.driver import Driver
 from transport.errors import AnswerCut, CallFailed, ConnectionLost, ErrorCode, StatusCode, TlsFailed
@@ -266,7 +266,10 @@ async def connect(
 
     Raises:
         ConnectionLost: Nobody answers there within `handshake_timeout_s`, or TLS fails.
+        ValueError: There is no such port.
     """
+    if not 0 < port <= PORT_MAX:
+        raise ValueError(f"a port is 1 to {PORT_MAX}, not {port}")
     config = config or TransportConfig()
     connection, certificate = await _open_in_time(host, port, ssl_context, config)
     core = ConnectionCore(config, client=True, now=trio.current_time(), allocate=allocate)

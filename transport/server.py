@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import trio
 
 from transport.admission import Admission, refuse_http_1, speaks_http_1, turn_away
-from transport.byte_streams import byte_stream, host_port, keep_short
+from transport.byte_streams import PORT_MAX, byte_stream, host_port, keep_short
 from transport.config import TransportConfig
 from transport.driver import Driver
 from transport.errors import CallFailed, ConnectionLost, StatusCode, TransportError
@@ -40,7 +40,6 @@ _StreamT = TypeVar("_StreamT", bound=trio.abc.Stream)
 _log = logging.getLogger("weir.transport")
 _ACCEPT_FAILURES_LOGGED_S = 10.0
 """One line in so many seconds, while connections cannot be accepted."""
-_PORT_MAX: Final = 0xFFFF
 
 
 class _OneLine(logging.Filter):
@@ -302,8 +301,8 @@ async def open_listeners(host: str, port: int) -> list[trio.SocketListener]:
     Waits:
         For the name to be looked up.
     """
-    if port > _PORT_MAX:  # Of which the C library takes the lower sixteen bits.
-        raise OSError(errno.EINVAL, f"a port is at most {_PORT_MAX}")
+    if port > PORT_MAX:
+        raise OSError(errno.EINVAL, f"a port is at most {PORT_MAX}")
     kept: list[trio.SocketListener] = []
     for listener in await trio.open_tcp_listeners(port, host=host):
         if port or not kept:

@@ -152,6 +152,14 @@ async def test_nobody_there_is_one_line() -> None:
         assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("beyond", [-1, 0, 0x10000, 0x10001])
+async def test_no_other_port_than_the_one_asked_for(beyond: int) -> None:
+    """The C library takes the lower sixteen bits: a call went to whoever listens there."""
+    with pytest.raises(ValueError, match=f"a port is 1 to 65535, not {beyond}"):
+        async with transport.connect("127.0.0.1", beyond):
+            pass
+
+
 async def test_the_interface_of_an_address_stays_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is no part of what the server, or a proxy, is told; where it is missing, the error says so."""
     open_tcp_stream = trio.open_tcp_stream
