@@ -361,8 +361,12 @@ def columns_text(columns: Sequence[str]) -> str:
     """Option ``columns`` of these names.
 
     Raises:
-        SourceOptionError: A name would be read as another, or as several.
+        SourceOptionError: A name would be read as another, or as several, or is no text.
     """
+    others = [each for each in columns if not isinstance(each, str)]
+    if others:
+        problem = f"columns are named one by one, select('a', 'b'), not {others[0]!r}"
+        raise SourceOptionError("columns", None, problem)
     mangled = [each for each in columns if "," in each or each != each.strip()]
     if mangled:
         problem = (

@@ -82,7 +82,7 @@ class TableRead:
             # Alone: what `a) OR (b` says would not all be joined to what was said before.
             parse_where(condition)
         except ArgumentInvalid as error:
-            raise refused("where", condition, error.message) from None
+            raise refused("where", str(condition), error.message) from None
         before = next((text for each, text in self.options.items() if each.lower() == "where"), None)
         return self._with("where", condition if before is None else f"({before}) AND ({condition})")
 
@@ -90,7 +90,7 @@ class TableRead:
         """Read only these columns, in this order. The last call wins.
 
         Raises:
-            SourceOptionError: There is none, one is there twice, or a name has a comma in it.
+            SourceOptionError: There is none, one is there twice, or a name has a comma in it, or is no text.
         """
         return self._with("columns", columns_text(columns))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -186,6 +186,12 @@ def test_refusals(spark: SparkSession, server: RunningServer) -> None:
         orders(spark, server).select("a,b")
     with pytest.raises(SourceOptionError, match="leave it out to read all"):
         orders(spark, server).select()
+    names: Any = ["id", "v"]
+    number: Any = 5
+    with pytest.raises(SourceOptionError, match=r"select\('a', 'b'\), not \['id', 'v'\]"):
+        orders(spark, server).select(names)
+    with pytest.raises(SourceOptionError, match="option 'where' cannot be '5': a condition is text here"):
+        orders(spark, server).where(number)
     with pytest.raises(SourceOptionError, match=r"option 'where' cannot be 'v = 1\) OR \(v = 2'"):
         orders(spark, server).where("id = 1").where("v = 1) OR (v = 2")
     for long in ("v" * 100_000, "v = " + "1" * 100_000, "v = 1 " + "w" * 100_000):
