@@ -68,7 +68,15 @@ def to_arrow(rows: Rows) -> ArrowRows:
             own = own.to_native()
         if not _is_pandas(own):
             _require_own_values(own)
-            return pa.table(rows)
+            try:
+                return pa.table(rows)
+            except pa.ArrowInvalid as error:
+                if "non-struct type" not in str(error):
+                    raise
+                raise TypeError(
+                    f"rows are columns with names, and this {type(rows).__name__} is one without; make a table of it,"
+                    " such as pyarrow.table({'id': values}), or select it as a data frame"
+                ) from error
         own = _with_text_names(own)
         _require_own_values(own)
         table = pa.table(own)

@@ -95,6 +95,12 @@ def test_what_gives_no_arrow_is_refused(table: scanner.sync.Table, wrong: object
     """It is said what would do, and nothing is written."""
     with pytest.raises(TypeError, match=r"rows are an Arrow table.*from_pylist"):
         table.write(wrong)
+    for column in (polars.Series("id", [1]), pa.chunked_array([[1]])):
+        for call in (table.write, table.delete, table.get):
+            with pytest.raises(
+                TypeError, match=r"is one without; make a table of it, such as pyarrow\.table"
+            ):
+                call(column)
     with pytest.raises(TypeError, match="rows are an Arrow table"):
         table.transaction("load", 1).stage(wrong, part=0, attempt=0)
     assert stored(table).num_rows == 0
