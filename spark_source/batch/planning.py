@@ -17,7 +17,7 @@ from spark_source.options import refused
 
 if TYPE_CHECKING:
     import datetime
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from scanner import ScanPlan
     from scanner.sync import Client, Scan, Table
@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from spark_source.options import SourceOptions
 
 
-def plan_states(client: Client, table: Table, options: SourceOptions, load: Load) -> PlannedStates:
+def plan_states(
+    client: Client, table: Table, options: SourceOptions, load: Load, buckets: Iterable[int]
+) -> PlannedStates:
     """Settle which state of each bucket is read, and keep it.
 
     Args:
@@ -33,6 +35,7 @@ def plan_states(client: Client, table: Table, options: SourceOptions, load: Load
         table: What is read.
         options: The read.
         load: The load.
+        buckets: Those that are read.
 
     Raises:
         SourceOptionError: Option ``asOf``, ``asOfTimestamp`` or ``leaseId`` does not fit the table.
@@ -51,7 +54,7 @@ def plan_states(client: Client, table: Table, options: SourceOptions, load: Load
     if options.takes_lease:
         return lease_states(client, table, options, load, find_offsets)
     asked_for = find_offsets() or _offsets_asked_for(options, table.buckets)
-    return PlannedStates(offsets=tuple(asked_for), histories=(b"",) * table.buckets)
+    return PlannedStates(offsets=tuple(asked_for), histories=_histories_of(table, asked_for, buckets))
 
 
 def bucket_partitions(
@@ -121,6 +124,20 @@ def _offsets_at(table: Table, instant: datetime.datetime) -> list[int]:
                 oldest_offset=each.start_offset,
             )
     return [each.at_offset for each in sorted(found, key=lambda each: each.bucket)]
+
+
+def _histories_of(
+    table: Table, offsets: Sequence[int | None], buckets: Iterable[int]
+) -> tuple[bytes, ...]:
+    """Of each bucket the history that its offset is of now; empty: it is not read, or the changelog ends before."""
+    histories = [b""] * table.buckets
+    # From 0, not from the offset, which may be inside a commit.
+    wanted = {bucket: 0 for bucket in buckets if offsets[bucket] is not None}
+    for log in table.measure_log(wanted) if wanted else ():
+        offset = offsets[log.bucket]
+        if offset is not None and offset <= log.end_offset:
+            histories[log.bucket] = log.history_of(offset)
+    return tuple(histories)
 
 
 def _offsets_asked_for(options: SourceOptions, buckets: int) -> list[int | None]:

@@ -134,7 +134,7 @@ class BucketReader(OfOneRelease, DataSourceReader):
         scan = plan_scan(table, options)
         check_schema(self._schema, spark_schema(scan.schema, statistics=options.statistics))
         scan = scan.select(*(name for name in self._schema.fieldNames() if name != STATISTICS_COLUMN))
-        planned = plan_states(client, table, options, self._load)
+        planned = plan_states(client, table, options, self._load, scan.reads)
         return bucket_partitions(options, scan, table, planned)
 
     def _read(self, partition: BucketPartition) -> Iterator[pa.RecordBatch]:

@@ -168,7 +168,8 @@ def test_a_table_that_was_created_anew(server: RunningServer, client: Client, mo
         attempt(reader, partition)
 
 
-def test_a_restored_copy(tmp_path: Path, kept_port: int) -> None:
+@pytest.mark.parametrize("state", ["leased", "asOf", "asOfTimestamp"])
+def test_a_restored_copy(tmp_path: Path, kept_port: int, state: str) -> None:
     """A copy of the data directory that was written on has other states at the same offsets, and they are not read."""
     original, copy = tmp_path / "original", tmp_path / "copy"
     with running_server(original, port=kept_port) as server, connect(server.endpoint) as client:
@@ -176,7 +177,10 @@ def test_a_restored_copy(tmp_path: Path, kept_port: int) -> None:
     shutil.copytree(original, copy)
     with running_server(original, port=kept_port) as server, connect(server.endpoint) as client:
         change(client)
-        reader = open_reader(server)
+        ends = ",".join(f"{each.bucket}:{each.end_offset}" for each in client.table(TABLE).offsets())
+        now = datetime.datetime.now(datetime.UTC).isoformat()
+        options = {"leased": {}, "asOf": {"asOf": ends}, "asOfTimestamp": {"asOfTimestamp": now, "leaseTtl": "0"}}
+        reader = open_reader(server, **options[state])
         partitions = reader.partitions()
     with running_server(copy, port=kept_port) as server, connect(server.endpoint) as client:
         for _ in range(3):
