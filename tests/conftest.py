@@ -24,6 +24,7 @@ from hypothesis.internal.conjecture import providers
 from xdist.scheduler import LoadFileScheduling
 
 from scanner.cli.descriptors import raise_files_limit
+from scanner.storage.rocksdb import data_directory
 
 # No deadlines: a shared machine is slow at times, and how long a test may take is pytest-timeout's business.
 settings.register_profile("dev", max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -43,6 +44,9 @@ if settings().derandomize:
     # Examples are also drawn from the constants of our modules that are loaded by then, and which are depends on the
     # tests that the process has run before.
     pytest.MonkeyPatch().setattr(providers, "_get_local_constants", lambda: providers._local_constants)
+
+# The tests name the directories of tables: in this process the ids of a fresh data directory begin with 0.
+pytest.MonkeyPatch().setattr(data_directory, "FIRST_TABLE_ID_END", 1)
 
 # Collecting makes a million objects that all stay: the collector would look through them again and again.
 gc.disable()

@@ -93,7 +93,7 @@ def _print_summary(counts: Counts, severities: dict[Severity, int], as_json: boo
 
 def _layout() -> tuple[ProgressColumn, ...]:
     # Of a checkpoint's path no more than table and bucket: the whole leaves no room for how far it is.
-    place = Column(no_wrap=True, overflow="ellipsis", max_width=len("checkpoints/000000/0000/"))
+    place = Column(no_wrap=True, overflow="ellipsis", max_width=len("checkpoints/0000000000/0000/"))
     return (
         TextColumn("{task.description}", table_column=place),
         BarColumn(),

@@ -126,9 +126,7 @@ def _offsets_at(table: Table, instant: datetime.datetime) -> list[int]:
     return [each.at_offset for each in sorted(found, key=lambda each: each.bucket)]
 
 
-def _histories_of(
-    table: Table, offsets: Sequence[int | None], buckets: Iterable[int]
-) -> tuple[bytes, ...]:
+def _histories_of(table: Table, offsets: Sequence[int | None], buckets: Iterable[int]) -> tuple[bytes, ...]:
     """Of each bucket the history that its offset is of now; empty: it is not read, or the changelog ends before."""
     histories = [b""] * table.buckets
     # From 0, not from the offset, which may be inside a commit.

@@ -17,10 +17,11 @@ import pytest
 import trio
 
 import scanner
-from scanner.errors import ScannerError, SnapshotLost
+from scanner.errors import ScannerError, SnapshotLost, TableNotFound
 from scanner.server.config import ScannerConfig
 from scanner.server.server import open_server
 from scanner.storage.lineage import Lineage
+from scanner.storage.rocksdb import data_directory
 from scanner.storage.rocksdb.store import RocksStore
 from tests.support.living import copy_living
 
@@ -284,3 +285,17 @@ async def test_a_restart_harms_nothing(tmp_path: Path) -> None:
             assert rows == ["first"] * ROWS
             (bucket_statistics,) = batches.statistics().buckets
             assert bucket_statistics.history == history
+
+
+async def test_a_directory_made_anew_has_other_tables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A table is not taken for one that another directory had at this address: here it has more buckets."""
+    monkeypatch.setattr(data_directory, "FIRST_TABLE_ID_END", 1 << 30)
+    async with _served(tmp_path / "first") as port, scanner.connect(f"127.0.0.1:{port}") as client:
+        table = await client.create_table("items", SCHEMA, ["id"], 1)
+    async with _served(tmp_path / "second", port) as port, scanner.connect(f"127.0.0.1:{port}") as client:
+        anew = await client.create_table("items", SCHEMA, ["id"], 2)
+        await anew.write(_rows("second"))
+        with pytest.raises(TableNotFound, match="created anew; look it up again"):
+            await client.scan(table.new_scan().plan).to_arrow()

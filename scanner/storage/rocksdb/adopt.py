@@ -93,7 +93,7 @@ def adopt(path: Path, directory: str, name: str | None = None) -> TableDescripti
     """
     if not directory.isascii() or not directory.isdigit() or table_name(int(directory)) != directory:
         raise ArgumentInvalid(
-            f"{directory!r} is no directory of a table: those have six digits and nothing else; rename it first"
+            f"{directory!r} is no directory of a table: those are six digits or more; rename it first"
         )
     at = table_directory(path, int(directory))
     with _catalog_of(path) as catalog:
@@ -184,8 +184,9 @@ def _catalog_of(path: Path) -> Iterator[CatalogFile]:
 
 def _numbered(path: Path) -> list[Path]:
     with disk_errors(path):
-        entries = sorted((path / TABLES_NAME).iterdir())
-    return [each for each in entries if each.is_dir() and each.name.isascii() and each.name.isdigit()]
+        entries = list((path / TABLES_NAME).iterdir())
+    numbered = [each for each in entries if each.is_dir() and each.name.isascii() and each.name.isdigit()]
+    return sorted(numbered, key=lambda each: int(each.name))
 
 
 def _described(directory: Path) -> Unnamed:

@@ -21,6 +21,7 @@ import json
 import logging
 import os
 import re
+import secrets
 import shlex
 import sys
 from collections.abc import Iterator
@@ -56,6 +57,10 @@ TABLES_NAME: Final = "tables"
 CHECKPOINTS_NAME: Final = "checkpoints"
 IMAGES_NAME: Final = "images"
 
+FIRST_TABLE_ID_END: Final = 1 << 30
+"""Below it a fresh directory draws its first table id, so that a client that knows the tables of another directory does
+not take these for them. Less than the clock's seconds, with which the ids of a restored one go on.
+"""
 NUMBERED: Final = re.compile(r"(\d{6,10})(\..*)?")
 """Names that begin with a table's id, as table directories and copies of them do."""
 LOST_AND_FOUND_NAME: Final = "lost+found"
@@ -131,7 +136,7 @@ def begin(path: Path) -> CatalogFile:
     prepare(path)
     catalog = load_catalog(path)
     if catalog is None:
-        catalog = CatalogFile()
+        catalog = CatalogFile(next_table_id=secrets.randbelow(FIRST_TABLE_ID_END))
         write_format(path)
         save_catalog(path, catalog)
         with disk_errors(path), suppress(PermissionError):

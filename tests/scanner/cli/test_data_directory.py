@@ -16,6 +16,7 @@ import pytest
 import scanner.sync
 from scanner.cli.serve import _warn_of_owner
 from scanner.errors import DataCorrupted, ScannerError, StoreFailed
+from scanner.storage.rocksdb.store import RocksStore
 from tests.support.processes import serving
 from tests.support.server import running_server
 
@@ -57,6 +58,7 @@ def refusal(data: Path, weir_here: Weir) -> str:
 def test_an_older_catalog_loses_no_table(tmp_path: Path, weir_here: Weir) -> None:
     """A catalog that is restored from before a table: the start says so in one line, and how to get it back."""
     data = tmp_path / "our data"
+    RocksStore.open(data).close()  # By this process, where table ids begin with 0.
     with serving(data) as (_, endpoint):
         create(endpoint, "one")
         older = (data / "catalog.json").read_bytes()

@@ -179,7 +179,11 @@ def test_a_restored_copy(tmp_path: Path, kept_port: int, state: str) -> None:
         change(client)
         ends = ",".join(f"{each.bucket}:{each.end_offset}" for each in client.table(TABLE).offsets())
         now = datetime.datetime.now(datetime.UTC).isoformat()
-        options = {"leased": {}, "asOf": {"asOf": ends}, "asOfTimestamp": {"asOfTimestamp": now, "leaseTtl": "0"}}
+        options = {
+            "leased": {},
+            "asOf": {"asOf": ends},
+            "asOfTimestamp": {"asOfTimestamp": now, "leaseTtl": "0"},
+        }
         reader = open_reader(server, **options[state])
         partitions = reader.partitions()
     with running_server(copy, port=kept_port) as server, connect(server.endpoint) as client:

@@ -379,3 +379,18 @@ def test_a_rebuilt_catalog_names_what_is_whole_and_of_two_of_one_name_the_newer(
     assert catalog is not None
     assert catalog.tables["one"].table_id == 1
     assert (tmp_path / "catalog.json.before-0").read_bytes() == before
+
+
+def test_of_two_tables_of_one_name_that_with_the_higher_id_is_the_newer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not the one whose directory's name sorts behind: ids have six digits or more."""
+    monkeypatch.setattr("scanner.storage.rocksdb.data_directory.secrets.randbelow", lambda _: 999_999)
+    make_tables(tmp_path, "one", "two")
+    older, newer = tmp_path / "tables" / "999999", tmp_path / "tables" / "1000000"
+    entry = load_table_entry(older)
+    assert entry is not None
+    save_table_entry(older, replace(entry, description=replace(entry.description, name="two")))
+    _, left = rebuild_catalog(tmp_path)
+    assert newer.is_dir()
+    assert [each.directory for each in left] == ["999999"]
