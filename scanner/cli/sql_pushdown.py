@@ -30,7 +30,9 @@ from scanner.errors import ArgumentInvalid
 
 PREDICATES_MAX: Final = 60
 LITERALS_MAX: Final = 8_000
-"""A server takes 64 and 10 000 unless it is configured otherwise; what is past this is left to DuckDB."""
+TEXT_CHARACTERS_MAX: Final = 1 << 18
+"""A server takes 64 and 10 000 unless it is configured otherwise, in a request of 4 MiB; what is past this is left to
+DuckDB. A short query may have long text: `repeat('x', 5000000)` is a constant of its plan."""
 
 _Json: TypeAlias = Mapping[str, Any]
 _COMPARISONS: Final = {
@@ -212,12 +214,18 @@ def _understood(
 
 
 def _is_small(predicate: Predicate) -> bool:
-    nodes, literals, pending = 0, 0, [predicate]
+    nodes, literals, pending = 0, list[LiteralValue](), [predicate]
     while pending:
         each = pending.pop()
-        nodes, literals = nodes + 1, literals + len(each.literals)
+        nodes += 1
+        literals += each.literals
         pending.extend(each.operands)
-    return nodes <= PREDICATES_MAX and literals <= LITERALS_MAX and predicate.depth < DEPTH_MAX
+    return (
+        nodes <= PREDICATES_MAX
+        and len(literals) <= LITERALS_MAX
+        and sum(len(each) for each in literals if isinstance(each, str)) <= TEXT_CHARACTERS_MAX
+        and predicate.depth < DEPTH_MAX
+    )
 
 
 def _joined(operator: Operator, operands: Sequence[Predicate]) -> Predicate:

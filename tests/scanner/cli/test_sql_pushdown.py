@@ -345,13 +345,19 @@ def test_scans_of_one_table_are_joined_by_or(table: scanner.sync.Table) -> None:
 
 
 def test_more_than_a_server_takes_is_left_out(table: scanner.sync.Table) -> None:
-    """A condition with too many values or parts goes without them, and the answer is right."""
+    """A condition with too many values or parts, or too long ones, goes without them, and the answer is right."""
     many = ", ".join(map(str, range(0, 40_000, 2)))
     answer, _, pushed = with_pushdown(table, f"select k from t where k in ({many})")
     assert (answer.num_rows, pushed) == (ROWS // 2, False)
     parts = " or ".join(f"(k = {each} and s = 'a')" for each in range(100))
     answer, _, _ = with_pushdown(table, f"select k from t where {parts}")
     assert sorted(answer["k"].to_pylist()) == [row for row in range(100) if cell("s", row) == "a"]
+    long = "s <> repeat('x', 5000000)"
+    answer, _, pushed = with_pushdown(table, f"select k from t where {long}")
+    named = sum(cell("s", row) is not None for row in range(ROWS))
+    assert (answer.num_rows, pushed) == (named, False)
+    answer, _, pushed = with_pushdown(table, f"select k from t where {long} and k < 9")
+    assert (answer.num_rows, pushed) == (sum(cell("s", row) is not None for row in range(9)), True)
 
 
 @pytest.mark.parametrize(
