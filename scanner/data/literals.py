@@ -100,8 +100,8 @@ def literal(value: object) -> LiteralValue:
         ArgumentInvalid: It is of another type, None included, a decimal that is not finite or too long, or a string
             that is no Unicode text.
     """
-    if isinstance(value, np.datetime64):
-        return Temporal(str(value))
+    if isinstance(value, np.datetime64):  # Of whole hours numpy writes no minutes.
+        return Temporal(f"{value}:00" if value.dtype == "M8[h]" else str(value))
     if isinstance(value, np.generic) and not isinstance(value, bytes | str):
         value = value.item()
     match value:

@@ -272,6 +272,7 @@ def test_values_that_cannot_travel_are_refused() -> None:
     assert literal(np.datetime64("2013-01-02T03:04:05.000000006")) == Temporal(
         "2013-01-02T03:04:05.000000006"
     )
+    assert literal(np.datetime64("2013-01-02T03")) == Temporal("2013-01-02T03:00")
 
 
 def test_operators_have_their_numbers_on_the_wire() -> None:
