@@ -237,6 +237,23 @@ def test_a_group_that_retention_has_passed_is_told_what_to_do(
         assert capfdbinary.readouterr().err.decode().endswith("which has [3, 4)\n")
 
 
+def test_a_stop_that_the_changelog_does_not_have_is_not_blamed_on_the_group(
+    tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    """Deleting the group would lose its position, and help nothing."""
+    with running_server(tmp_path) as running, scanner.sync.connect(running.endpoint) as client:
+        table = client.create_table("items", SCHEMA, ["id"], 1)
+        table.write(pa.table([[1], ["x"]], schema=SCHEMA))
+        words = ["tail", "items", "--group", "audit", "-e", running.endpoint, "--from", "earliest", "--to"]
+        assert run([*words, "end"]) == 0
+        capfdbinary.readouterr()
+        assert run([*words, "9"]) == 1
+        assert (
+            capfdbinary.readouterr().err.decode()
+            == "weir: bucket 0: stop_offset 9 is not in the changelog, which has [0, 1)\n"
+        )
+
+
 def test_what_the_command_line_prints_of_a_commit_that_its_limit_cuts_comes_again(
     tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:

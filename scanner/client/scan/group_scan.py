@@ -576,7 +576,12 @@ class GroupBatches:
         except (ScannerError, MemoryError, trio.ClosedResourceError) as error:
             if self._seats.get(seat.bucket) is not seat:
                 return
-            if isinstance(error, OffsetOutOfRange) and position is not None:
+            # It may also be the stop that the changelog does not have.
+            if (
+                isinstance(error, OffsetOutOfRange)
+                and position is not None
+                and position < (error.oldest_offset or 0)
+            ):
                 error = error.reworded(
                     f"{error.message}; that is where {self._what} stood: delete the group and start a new one"
                 )
