@@ -457,6 +457,47 @@ async def test_a_group_that_is_deleted_stays_deleted(autojump_clock: trio.testin
             assert batch["_log_offset"].to_pylist() == list(range(10))
 
 
+async def test_no_epoch_is_repeated_after_a_group_was_deleted(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where who deletes it does not wait for that, and another group is deleted next; the clock stands still."""
+    async with group_world(1) as world:
+        await world.kill()
+        world.clock_stands = True
+        await world.start()
+        async with world.client() as client:
+            table = await client.table("items")
+
+            async def epoch_of(group: str) -> int:
+                async with table.new_scan().with_source("log").in_group(group).execute() as batches:
+                    await until(lambda: bool(batches.assigned))
+                    return batches.assigned[0]
+
+            assert [await epoch_of(group) for group in ("other", GROUP, GROUP)] == [1, 1, 2]
+            ((_, _, bucket),) = world.server._services.catalog.open_buckets()
+            submit, submitted, patience = bucket.submit, trio.Event(), trio.CancelScope()
+
+            def submit_and_tell(*arguments: Any, **named: Any) -> Any:
+                submitted.set()
+                return submit(*arguments, **named)
+
+            async def delete_impatiently() -> None:
+                with patience:
+                    await table.delete_group(GROUP)
+
+            monkeypatch.setattr(bucket, "submit", submit_and_tell)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(delete_impatiently)
+                await submitted.wait()
+                async with bucket.between_commits():
+                    patience.cancel()
+                    await pass_time(1)
+                    nursery.start_soon(table.delete_group, "other")
+                    await pass_time(1)
+            assert await table.groups() == []
+            assert await epoch_of(GROUP) == 3
+
+
 async def test_a_reader_of_the_same_name_takes_the_place(autojump_clock: trio.testing.MockClock) -> None:
     """The one that was there is told, and does not come back to fight for it."""
     async with group_world() as world, world.client() as client:
