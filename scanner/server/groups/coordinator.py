@@ -37,6 +37,7 @@ from scanner.errors import (
     InternalError,
     ScanIncomplete,
     ScannerError,
+    TableNotFound,
     TooManyScans,
 )
 from scanner.server.groups.assignment import assign
@@ -547,7 +548,9 @@ class ReaderGroup:
                 seat.given_epoch = epoch
         except ScannerError as error:
             seat.retry_at = trio.current_time() + _RETRY_S
-            if not seat.failing:
+            if not (
+                seat.failing or isinstance(error, TableNotFound)
+            ):  # Dropped meanwhile: its readers are told.
                 seat.failing = True
                 _logger.warning("%s: bucket %d has no reader: %s", self._what, seat.index, error)
             return
