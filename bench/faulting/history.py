@@ -22,6 +22,7 @@ from bench.faulting.truth import Built, Key, Mark, TableTruth, Truth
 from bench.harness.errors import BenchFailed
 from scanner import LeaseTarget
 from scanner.server.scan.token_keys import rotate_token_keys
+from scanner.storage.rocksdb.data_directory import begin
 from scanner.storage.rocksdb.store import RocksStore
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ class _Builder:
         self._older_ends: list[dict[tuple[int, int], int]] = []
 
     def build(self) -> Built:
+        begin(self._data, first_table_id=0)
         trio.run(self._first)
         self._cut_and_flush()
         self._copy(f"{OLDER}-0")

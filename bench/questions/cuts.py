@@ -33,6 +33,7 @@ from bench.cutting.campaign import Campaign, Recording, Tally
 from bench.cutting.setting import SCENARIOS, Scenario, open_campaign, open_killed_campaign
 from bench.harness.bars import Bar, none_of, some_of, write_json
 from scanner.storage.memory.store import MemoryStore
+from scanner.storage.rocksdb.data_directory import begin
 from scanner.storage.rocksdb.store import RocksStore
 
 if TYPE_CHECKING:
@@ -234,7 +235,9 @@ def _store(*, rocks: bool) -> Iterator[Store]:
         if not rocks:
             yield MemoryStore(images=Path(directory))
             return
-        with RocksStore.open(Path(directory) / "data") as store:
+        data = Path(directory) / "data"
+        begin(data, first_table_id=0)
+        with RocksStore.open(data) as store:
             yield store
 
 

@@ -127,8 +127,12 @@ def _require_text(path: Path) -> None:
         )
 
 
-def begin(path: Path) -> CatalogFile:
+def begin(path: Path, first_table_id: int | None = None) -> CatalogFile:
     """Read the catalog of a data directory that is locked; make what a fresh one lacks.
+
+    Args:
+        path: The directory.
+        first_table_id: Of a fresh one, for runs that must not differ; None: one is drawn.
 
     Raises:
         DataCorrupted, StoreFailed: As `prepare`.
@@ -136,7 +140,9 @@ def begin(path: Path) -> CatalogFile:
     prepare(path)
     catalog = load_catalog(path)
     if catalog is None:
-        catalog = CatalogFile(next_table_id=secrets.randbelow(FIRST_TABLE_ID_END))
+        if first_table_id is None:
+            first_table_id = secrets.randbelow(FIRST_TABLE_ID_END)
+        catalog = CatalogFile(next_table_id=first_table_id)
         write_format(path)
         save_catalog(path, catalog)
         with disk_errors(path), suppress(PermissionError):
