@@ -13,7 +13,7 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Final, NoReturn
 
 import click
 
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     # What `weir health` answers with is its exit code.
     if not _open_standard_files() and words[:1] != ["health"]:
         _complain("standard output is closed; send it to /dev/null if nobody wants it")
-        sys.exit(1)
+        _exit(1)
     if isinstance(sys.stdout, io.TextIOWrapper):
         if isinstance(sys.stdout.buffer, io.RawIOBase):
             sys.stdout = _buffered(sys.stdout)
@@ -54,7 +54,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     # numpy starts a thread for each processor to multiply matrices with, which no command does.
     os.putenv("OPENBLAS_NUM_THREADS", "1")
     end_at_once()  # What is around a command takes time, too: reading the arguments, and the end of the process.
-    code = run(arguments)
+    _exit(run(arguments))
+
+
+def _exit(code: int) -> NoReturn:
     try:
         sys.stderr.flush()
     except OSError:

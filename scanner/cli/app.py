@@ -398,7 +398,8 @@ def forget_output(descriptor: int = 1) -> None:
 def note(message: str) -> None:
     """Tell the user something that is not the command's output, in one line."""
     # Click's own standard error goes around a bar that is drawn there: the line would be behind it, on the same line.
-    click.echo(escaped(message), sys.stderr, err=True)
+    with suppress(OSError):  # Nothing takes it, as on a full disk; what the command does is the same.
+        click.echo(escaped(message), sys.stderr, err=True)
 
 
 def tell_done(line: str) -> None:

@@ -96,6 +96,8 @@ def test_an_output_that_is_full(tmp_path: Path) -> None:
         done = subprocess.run(
             [*command, running.endpoint], stdout=full, stderr=subprocess.PIPE, text=True, check=False
         )
+        both = subprocess.run([*command, running.endpoint], stdout=full, stderr=full, check=False)
+    assert both.returncode == 0
     assert (done.returncode, done.stderr) == (
         0,
         "weir: cannot write standard output: No space left on device\n",

@@ -348,6 +348,15 @@ def test_a_standard_error_that_is_full_changes_no_exit_code(
     assert done.returncode == code
 
 
+def test_a_note_that_standard_error_does_not_take_changes_no_exit_code(loaded: str) -> None:
+    with Path("/dev/full").open("w") as full:
+        command = [*WEIR, "scan", "items", "-e", loaded]  # It notes that these are the first rows.
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=full, timeout=TIMEOUT_S, check=False)
+        command = ["sh", "-c", '"$@" >&-', "sh", *WEIR, "tables", "-e", loaded]
+        closed = subprocess.run(command, stderr=full, timeout=TIMEOUT_S, check=False)
+    assert (done.returncode, done.stdout[-1:], closed.returncode) == (0, b"\n", 1)
+
+
 def test_what_was_done_is_told_though_the_output_is_full(tmp_path: Path, loaded: str) -> None:
     """The rows are loaded, and deleted, whoever takes the line that says so."""
     path = tmp_path / "more.csv"
