@@ -335,9 +335,11 @@ class Transaction:
             _number("part", part, _PART_END): _number("number of rows", least, _NUMBER_END)
             for part, least in rows.items()
         }
-        for part in rows_min:
-            if part not in dict(numbers):
-                raise ArgumentInvalid(f"rows names part {part}, and attempts does not; name an attempt of it")
+        unnamed = rows_min.keys() - dict(numbers).keys()
+        if unnamed:
+            raise ArgumentInvalid(
+                f"rows names part {min(unnamed)}, and attempts does not; name an attempt of it"
+            )
         return [
             pb.PartAttempt(
                 part=part,
