@@ -13,11 +13,12 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Final, NoReturn
+from typing import Final, NoReturn, TextIO
 
 import click
 
 from scanner.cli.app import Ended, OutputClosed, end_at_once, forget_output, runs_one_command, weir
+from scanner.cli.waiting import WaitingFile
 from scanner.cli.without_pandas import NO_PANDAS
 from scanner.errors import ScannerError
 from scanner.escapes import escaped
@@ -44,9 +45,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if not _open_standard_files() and words[:1] != ["health"]:
         _complain("standard output is closed; send it to /dev/null if nobody wants it")
         _exit(1)
+    sys.stdout = _waiting(sys.stdout)
+    if words[:1] != ["serve"]:  # Its log goes on behind a gap instead, which it tells of.
+        sys.stderr = _waiting(sys.stderr)
     if isinstance(sys.stdout, io.TextIOWrapper):
-        if isinstance(sys.stdout.buffer, io.RawIOBase):
-            sys.stdout = _buffered(sys.stdout)
         # As Python has it for standard error: what the encoding lacks is written out.
         sys.stdout.reconfigure(errors="backslashreplace")
     sys.meta_path.insert(0, NO_PANDAS)  # Not in `run`: who calls that may want pandas.
@@ -58,10 +60,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _exit(code: int) -> NoReturn:
-    try:
-        sys.stderr.flush()
-    except OSError:
-        forget_output(2)  # Else Python fails to write it, too, and its exit code is 120.
+    for descriptor, file in ((1, sys.stdout), (2, sys.stderr)):
+        try:
+            file.flush()
+        except (OSError, ValueError):  # ValueError: a table that could not be written has closed it.
+            forget_output(descriptor)  # Else Python fails to write it, too, and its exit code is 120.
     sys.exit(code)
 
 
@@ -78,13 +81,22 @@ def _open_standard_files() -> bool:
     return output
 
 
-def _buffered(output: io.TextIOWrapper) -> io.TextIOWrapper:
-    """The same output, but a write of it is whole or fails.
+def _waiting(output: TextIO) -> TextIO:
+    """The same output, but a write of it is whole or fails, and waits where the descriptor is non-blocking.
 
     With PYTHONUNBUFFERED or `python -u` Python writes to the descriptor itself. That may take a part, as on a disk that
     becomes full, and tells by a number that nobody looks at.
     """
-    return os.fdopen(output.fileno(), "w", encoding=output.encoding, closefd=False)
+    buffer = getattr(output, "buffer", None)
+    if not isinstance(getattr(buffer, "raw", buffer), io.FileIO):
+        return output  # It is no file, as in a test.
+    file = WaitingFile(output.fileno(), "w", closefd=False)
+    return io.TextIOWrapper(
+        io.BufferedWriter(file),
+        output.encoding,
+        output.errors,
+        line_buffering=output is sys.stderr or file.isatty(),
+    )
 
 
 def run(arguments: Sequence[str] | None = None) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import stat
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import IO, Final
 
 from scanner.cli.app import fail
+from scanner.cli.waiting import WaitingFile
 
 _DESCRIPTOR: Final = re.compile(r"/(?:dev|proc/self)/fd/([0-9]+)")
 _NAME_SHOWN: Final = 50
@@ -79,7 +81,11 @@ def _file(path: Path, descriptor: int | None) -> Iterator[IO[bytes]]:
         with _beside(path, before) as file:
             yield file
         return
-    with path.open("wb") if descriptor is None else os.fdopen(os.dup(descriptor), "wb") as file:
+    with (
+        path.open("wb")
+        if descriptor is None
+        else io.BufferedWriter(WaitingFile(os.dup(descriptor), "w")) as file
+    ):
         yield file
 
 

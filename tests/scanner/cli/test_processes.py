@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import fcntl
 import json
 import os
 import re
@@ -171,6 +172,42 @@ def test_output_that_python_does_not_buffer(tmp_path: Path, loaded: str, kind: s
             command, stdout=output, stderr=subprocess.PIPE, text=True, env=environment, check=False
         )
     assert (full.returncode, full.stderr) == (1, "weir: cannot write standard output: File too large\n")
+
+
+@pytest.mark.parametrize("words", [(), ("-o", "/dev/stdout"), ("-o", "/dev/stderr")])
+@pytest.mark.parametrize("kind", ["csv", "arrow", "table"])
+def test_output_that_does_not_block(loaded: str, kind: str, words: tuple[str, ...]) -> None:
+    """All of it goes through a small pipe that another process has made non-blocking."""
+    command = [*WEIR, "scan", "items", "--limit", "2000", "--format", kind, "-e", loaded, *words]
+    whole = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=True).stdout
+    reader, writer = os.pipe()
+    fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
+    os.set_blocking(writer, False)
+    with (
+        subprocess.Popen(command, stdout=writer, stderr=writer) as scan,
+        os.fdopen(reader, "rb") as output,
+    ):
+        os.close(writer)
+        assert output.read() == whole
+    assert scan.returncode == 0
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_an_output_that_cannot_be_written(loaded: str, unbuffered: str) -> None:
+    """One that is open for reading alone is a failure with the exit code of one."""
+    environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    for words in (["--help"], ["tables", "-e", loaded]):
+        with Path("/dev/null").open() as output:
+            done = subprocess.run(
+                [*WEIR, *words],
+                stdout=output,
+                stderr=subprocess.PIPE,
+                text=True,
+                timeout=TIMEOUT_S,
+                env=environment,
+                check=False,
+            )
+        assert (done.returncode, done.stderr) == (1, "weir: [Errno 9] Bad file descriptor\n")
 
 
 @pytest.mark.parametrize("module", ["scanner.cli.tables", "scanner.sync"])
