@@ -287,6 +287,24 @@ async def test_a_restart_harms_nothing(tmp_path: Path) -> None:
             assert bucket_statistics.history == history
 
 
+async def test_a_later_history_holds_the_states_before_it(tmp_path: Path) -> None:
+    """The history of now names an older offset, too: what lies before it is its own past."""
+    data = tmp_path / "data"
+    await _create(data)
+    await _write(data, "later")
+    async with _served(data) as port, scanner.connect(f"127.0.0.1:{port}") as client:
+        table = await client.table("items")
+        now = await table.get([(1,)])
+        assert now.log_offsets == {0: 3 * ROWS}
+        for mode in ("push", "asof"):
+            scan = table.new_scan().with_mode(mode).as_of(ROWS, now.histories)
+            rows = (await scan.to_arrow())["written_by"].to_pylist()
+            assert rows == ["first"] * ROWS
+        then = await table.get([(1,)], as_of=ROWS, histories=now.histories)
+        assert then.rows["written_by"].to_pylist() == ["first"]
+        assert then.histories != now.histories
+
+
 async def test_a_directory_made_anew_has_other_tables(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

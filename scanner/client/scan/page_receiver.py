@@ -68,8 +68,8 @@ class PageReceiver:
         self._begun = False
         self._log_offset: int | None = as_of
         """Of the page before, or what the first one must have."""
-        self._history = history
-        """Likewise."""
+        self._history = b""
+        """Of the page before."""
         self.ended = False
         """Whether the last page has come."""
 
@@ -167,7 +167,10 @@ class PageReceiver:
             raise DataCorrupted(
                 f"{self._what}: a page is as of log offset {fields.log_offset}, not {self._log_offset}"
             )
-        if isolated and self._history and fields.history != self._history:
+        # The server checks what the first page asks for: later histories than the offset's own hold that state, too. An
+        # older one, which does not, names none.
+        unnamed = self._request.as_of_history and not fields.history
+        if isolated and (unnamed or fields.history != (self._history or fields.history)):
             raise DataCorrupted(
                 f"{self._what}: a page is of another history of the bucket than the one before it"
             )

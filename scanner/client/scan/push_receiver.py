@@ -119,7 +119,10 @@ class PushReceiver:
         self._log_offset: int | None = None
         """What every further stream must be as of."""
         self._history = b""
-        """The history that the offset is of; empty: the server has not said."""
+        """The history that the offset is of, as the server names it; empty: it has not said."""
+        self._of_history = False
+        """Whether a history was asked for. Which one is the server's to check: later ones than the offset's own hold that
+        state, too. An older server, which does not check, names none."""
         self._schema_id: int | None = None
         """The table's schema whose columns come; None: the server has not said."""
         self._source: int = pb.SCAN_SOURCE_LIVE_KV
@@ -190,9 +193,11 @@ class PushReceiver:
         elif self._log_offset is not None and request.source == pb.SCAN_SOURCE_LOG:
             request.log_start.offset = self._log_offset
         elif self._log_offset is not None and request.source != pb.SCAN_SOURCE_SNAPSHOT:
-            request.as_of, request.as_of_history = self._log_offset, self._history
+            request.as_of = self._log_offset
+            request.as_of_history = self._history or request.as_of_history
         else:
-            self._log_offset, self._history = _asked_for(request)
+            self._log_offset = _asked_for(request)
+        self._of_history = bool(request.as_of_history)
         return request
 
     def receive(self, message: Buffer) -> Arrival | None:
@@ -270,7 +275,7 @@ class PushReceiver:
                 f"{self._what}: the server reads the state as of log offset {started.log_offset},"
                 f" but the scan is as of {self._log_offset}; rows of two states would be mixed"
             )
-        if self._history and started.history != self._history:
+        if started.history != (self._history or started.history) or (self._of_history and not started.history):
             raise DataCorrupted(
                 f"{self._what}: the server reads another history of the bucket than the one that the scan began with;"
                 " rows of two states would be mixed"
@@ -535,8 +540,8 @@ class _CommitTimes:
         return floor_us
 
 
-def _asked_for(request: pb.ScanOpen) -> tuple[int | None, bytes]:
-    """What the first stream must be as of, or begin at, and of which history; None and empty: that is not said."""
+def _asked_for(request: pb.ScanOpen) -> int | None:
+    """What the first stream must be as of, or begin at; None: that is not said."""
     if request.log_start.WhichOneof("start") == "offset":
-        return request.log_start.offset, b""
-    return (request.as_of, request.as_of_history) if request.HasField("as_of") else (None, b"")
+        return request.log_start.offset
+    return request.as_of if request.HasField("as_of") else None

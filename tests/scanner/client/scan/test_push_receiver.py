@@ -510,15 +510,25 @@ def test_a_tail_that_begins_elsewhere_than_it_was_asked_to_is_noticed(
 
 
 @pytest.mark.parametrize("source", [pb.SCAN_SOURCE_LIVE_KV, pb.SCAN_SOURCE_HYBRID])
-@pytest.mark.parametrize("history", [b"", b"other"])
-def test_a_state_of_another_history_than_was_asked_for_is_noticed(
-    receiver: PushReceiver, source: pb.ScanSource, history: bytes
+def test_a_server_that_does_not_check_the_history_is_noticed(
+    receiver: PushReceiver, source: pb.ScanSource
 ) -> None:
-    """An older server does not know the question, and reads whatever is as of that offset."""
+    """An older server does not know the question, reads whatever is as of that offset, and names no history."""
     receiver.begin_stream(pb.ScanOpen(source=source, as_of=LOG_OFFSET, as_of_history=b"one"))
     with pytest.raises(DataCorrupted, match="another history"):
-        receiver.receive(started(history=history))
+        receiver.receive(started(history=b""))
     receiver.receive(started(history=b"one"))
+
+
+def test_the_history_that_was_asked_for_is_asked_for_until_the_scan_has_begun(receiver: PushReceiver) -> None:
+    """A later history than the offset's own is asked for again, then the one that the server named."""
+    scan_open = pb.ScanOpen(source=pb.SCAN_SOURCE_LIVE_KV, as_of=LOG_OFFSET, as_of_history=b"later")
+    for _ in range(2):
+        assert receiver.begin_stream(scan_open).as_of_history == b"later"
+    receiver.receive(started(history=b"own"))
+    assert receiver.begin_stream(scan_open).as_of_history == b"own"
+    with pytest.raises(DataCorrupted, match="another history"):
+        receiver.receive(started(history=b"later"))
 
 
 def stopped(total: int, end_offset: int | None = None) -> bytes:
