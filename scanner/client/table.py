@@ -593,7 +593,11 @@ def keys_to_arrow(
     for key in keys:
         if isinstance(key, Mapping) and set(key) == set(names):
             rows.append([key[name] for name in names])
-        elif isinstance(key, Sequence) and not isinstance(key, str | bytes) and len(key) == len(names):
+        elif (
+            isinstance(key, Sequence)
+            and not isinstance(key, str | bytes | bytearray | memoryview)
+            and len(key) == len(names)
+        ):
             rows.append(key)
         else:
             raise KeyInvalid(

@@ -620,7 +620,7 @@ def _key_values(table: TableDescription, prefix: KeyPrefix) -> Sequence[object]:
                 f"a key range names the first columns of the key ({', '.join(key)}), not {', '.join(map(str, prefix))}"
             )
         return [prefix[name] for name in names]
-    if isinstance(prefix, str | bytes) or not isinstance(prefix, Sequence):
+    if isinstance(prefix, str | bytes | bytearray | memoryview) or not isinstance(prefix, Sequence):
         raise ArgumentInvalid(f"a key range is a tuple or a dict of key values, not {prefix!r}")
     if len(prefix) > len(key):
         raise ArgumentInvalid(

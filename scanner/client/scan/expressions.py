@@ -118,7 +118,7 @@ class Column:
         Raises:
             ArgumentInvalid: `values` is empty or no list, or one of them cannot be compared.
         """
-        if isinstance(values, str | bytes) or not isinstance(values, Iterable):
+        if isinstance(values, str | bytes | bytearray | memoryview) or not isinstance(values, Iterable):
             raise ArgumentInvalid(f"isin takes a list of values, not {values!r}")
         literals = [literal(value) for value in values]
         if isinstance(values, AbstractSet):

@@ -110,6 +110,10 @@ def group_reader() -> GroupBatches:
         (lambda: SCAN.within(KeyRange(b"", wrong("z"))), "a range that a split gave"),
         (lambda: SCAN.where(col("s").startswith("a\udc80")), "is no Unicode text"),
         (lambda: SCAN.where(col("k").isin(wrong(7))), "isin takes a list of values, not 7"),
+        # Numbers to Python, one for each octet.
+        (lambda: SCAN.where(col("k").isin(bytearray(b"7"))), "isin takes a list of values, not bytearray"),
+        (lambda: SCAN.where(col("k").isin(memoryview(b"7"))), "isin takes a list of values, not <memory"),
+        (lambda: SCAN.key_prefix(bytearray(b"7")), "a tuple or a dict of key values, not bytearray"),
         (lambda: scanner.parse_where(wrong(b"k > 1")), "a condition is text here"),
         (lambda: LOG.start_at(pd.NaT), "start_at takes"),
         (lambda: group_reader().commit(wrong([3])), "positions must be of type Mapping"),

@@ -91,6 +91,8 @@ async def test_states_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
         ([(None,)], scanner.KeyInvalid),
         ([(1, 2)], scanner.KeyInvalid),
         ([{"other": 1}], scanner.KeyInvalid),
+        ([bytearray(b"7")], scanner.KeyInvalid),
+        ([memoryview(b"7")], scanner.KeyInvalid),
         ([(1.5,)], scanner.KeyInvalid),
         ([(2**63,)], scanner.KeyInvalid),
         (pa.table({"k": ["1"]}), scanner.SchemaMismatch),
