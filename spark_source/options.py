@@ -44,6 +44,8 @@ _OFFSET_MAX = 2**64 - 1
 _OFFSET_DIGITS_MAX = 20
 _UNIT_BYTES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _BUCKET_OFFSET = re.compile(r"(?P<bucket>[0-9]{1,10})\s*:\s*(?P<offset>[0-9]{1,20})")
+_LIST_OF_TEXTS = re.compile(r"""[\[(](["']).*\1,?[\])]""")
+"""What Spark makes of a list or a tuple."""
 _LEASE_ID = re.compile(r"[A-Za-z0-9_.:-]{1,100}")
 _INSTANT = re.compile(
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,6})?)?(Z|[+-][0-9]{2}:[0-9]{2})"
@@ -380,6 +382,10 @@ def _parse_columns(name: str, value: str) -> tuple[str, ...]:
     columns = tuple(column.strip() for column in value.split(","))
     if not all(columns):
         raise refused(name, value, f"it is {_HELP['columns']}; leave it out to read all of them")
+    if _LIST_OF_TEXTS.fullmatch(value):
+        raise refused(
+            name, value, f"an option is text, and this was a list; give {_HELP['columns']}: ','.join(names)"
+        )
     repeated = sorted({column for column in columns if columns.count(column) > 1})
     if repeated:
         raise refused(name, value, f"{', '.join(repeated)} is there more than once")

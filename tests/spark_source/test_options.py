@@ -61,6 +61,9 @@ REFUSED: dict[str, tuple[str, list[str]]] = {
         f"from 0 to {PAGE_DEPTH_MAX}", ["", "-1", "1.0", "x", "²", str(PAGE_DEPTH_MAX + 1), "9" * 5000]
     ),
     # An empty name is not dropped.
+    "columns as a list": (
+        "this was a list; give column names", ["['a']", "['a', 'b']", '["a"]', "('a', 'b')", "('a',)"]
+    ),
     "columns": ("leave it out to read all of them", ["", " ", ",", "a,", ",a", "a,,b"]),
     "columns twice": ("a is there more than once", ["a,b,a"]),
     "statistics": ("it is true or false", ["", "1", "yes", "on"]),

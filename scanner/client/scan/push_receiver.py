@@ -275,7 +275,9 @@ class PushReceiver:
                 f"{self._what}: the server reads the state as of log offset {started.log_offset},"
                 f" but the scan is as of {self._log_offset}; rows of two states would be mixed"
             )
-        if started.history != (self._history or started.history) or (self._of_history and not started.history):
+        if started.history != (self._history or started.history) or (
+            self._of_history and not started.history
+        ):
             raise DataCorrupted(
                 f"{self._what}: the server reads another history of the bucket than the one that the scan began with;"
                 " rows of two states would be mixed"
