@@ -262,7 +262,8 @@ async def connect(
         config: Bounds of this end.
         ssl_context: TLS with ALPN "h2", such as `client_tls` makes; None: plain TCP.
         metadata: Custom fields of every call, such as its credentials.
-        allocate: Makes the writable memory of a long message, which `Stream.receive` then returns.
+        allocate: Makes the writable memory of a long message, exactly as many octets as it is asked for, which
+            `Stream.receive` then returns. What it raises ends the block, and so do more octets or fewer.
 
     Raises:
         ConnectionLost: Nobody answers there within `handshake_timeout_s`, or TLS fails.

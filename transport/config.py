@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from numbers import Integral, Real
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -80,6 +81,12 @@ class TransportConfig:
     """Time that running streams have to finish when the server drains."""
 
     def __post_init__(self) -> None:
+        for field in fields(self):
+            value, is_count = getattr(self, field.name), isinstance(field.default, int)
+            if isinstance(value, bool) or not isinstance(value, Integral if is_count else Real):
+                raise ValueError(
+                    f"{field.name} must be a {'whole ' if is_count else ''}number, not {value!r}"
+                )
         self._check("stream_window_bytes", 1, WINDOW_BYTES_MAX)
         self._check("connection_window_bytes", 65_535, WINDOW_BYTES_MAX)
         self._check("inbound_frame_bytes_max", FRAME_BYTES_MIN, FRAME_BYTES_MAX)

@@ -256,7 +256,8 @@ async def serve(
     """Listen and answer calls while the block runs.
 
     Args:
-        handlers: Path (/package.Service/Method) to handler.
+        handlers: Path (/package.Service/Method) to handler. An `Exception` that one raises fails its call; what else it
+            raises, such as KeyboardInterrupt or SystemExit, ends the block.
         host: Address to listen on.
         port: 0 takes a free one; see `Server.port`.
         config: Bounds of this end of every connection.
@@ -397,7 +398,7 @@ class _Call:
 
 
 async def _run_handler(handler: Handler, stream: ServerStream, driver: Driver, deadline: float) -> None:
-    """Run one call to its end; nothing that a handler raises goes further than its own call."""
+    """Run one call to its end; no `Exception` of a handler goes further than its own call."""
     timer = trio.CancelScope(deadline=deadline)
     try:
         with stream.handler_scope:

@@ -25,9 +25,11 @@ from transport.errors import MessageRefused, error_code_name
         {"ping_timeout_s": -1.0}, {"ping_interval_s": -1.0}, {"send_timeout_s": float("nan")},
         {"drain_timeout_s": float("nan")}, {"idle_timeout_s": -1.0}, {"receive_buffer_bytes": 16 * 1024 + 9},
         {"control_frame_bytes_max": 200_000, "inbound_frame_bytes_max": 100_000},
+        {"streams_max": "5"}, {"streams_max": 5.5}, {"streams_max": True}, {"idle_timeout_s": "5"},
+        {"idle_timeout_s": None},
     ],
 )  # fmt: skip
-def test_fields_out_of_range_are_named(changes: dict[str, float]) -> None:
+def test_fields_out_of_range_are_named(changes: dict[str, object]) -> None:
     """A value or a pair of values that cannot work is refused by name."""
     with pytest.raises(ValueError, match=next(iter(changes))):
         TransportConfig(**changes)  # type: ignore[arg-type]

@@ -30,7 +30,8 @@ class MessageAssembler:
 
     Args:
         message_bytes_max: Longest payload taken.
-        allocate: Makes writable memory of a given size for one long payload; the consumer gets that very object.
+        allocate: Makes writable memory of exactly so many octets for one long payload; the consumer gets that very
+            object.
         allocate_bytes_min: Payloads from this size on are assembled in allocated memory, shorter ones are bytes.
         trusted_bytes: Memory that a prefix alone can make us take. A longer message gets all of its memory once a
             sixteenth of it has come: a prefix of 5 octets must not allocate 64 MiB.
@@ -167,6 +168,10 @@ class MessageAssembler:
         size = self._size
         self._buffer = self._allocate(size) if size >= self._allocate_bytes_min else bytearray(size)
         self._target = memoryview(self._buffer).cast("B")
+        if len(self._target) != size:  # Too few would be read into for ever.
+            raise ValueError(
+                f"allocate has made {len(self._target)} octets of memory for a message of {size}"
+            )
 
     def _fill_up(self) -> None:
         if self._at < self._size:

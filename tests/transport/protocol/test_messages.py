@@ -50,6 +50,14 @@ def test_any_cut_gives_the_same_messages(payloads: list[bytes], sizes: list[int]
     assert all(one is other for one, other in zip(long, made, strict=True))
 
 
+@pytest.mark.parametrize("size", [ALLOCATE_MIN - 1, ALLOCATE_MIN + 1])
+def test_memory_of_another_size_is_an_error(size: int) -> None:
+    """A reader would fill too little of it for ever, and too much of it would be more than the message."""
+    subject = MessageAssembler(10_000, lambda _: bytearray(size), ALLOCATE_MIN, TRUSTED, deque())
+    with pytest.raises(ValueError, match=f"made {size} octets of memory for a message of {ALLOCATE_MIN}"):
+        subject.feed_untrusted(memoryview(message_prefix(ALLOCATE_MIN)))
+
+
 @given(st.integers(1, 3_000), st.integers(1, 900), st.booleans())
 def test_octets_written_into_the_target_are_counted(size: int, step: int, trusted: bool) -> None:
     """A socket that fills `target` by itself gets the same message."""
