@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
+from numbers import Integral, Real
 from typing import Final
 
 KIB = 1024
@@ -315,9 +316,13 @@ class ScannerConfig:
         if self.images not in IMAGES:
             raise ValueError(f"images must be one of {', '.join(IMAGES)}, but is {self.images!r}")
         for field in fields(self):
-            value = getattr(self, field.name)
-            if isinstance(value, str):
+            value, is_count = getattr(self, field.name), isinstance(field.default, int)
+            if field.name == "images":
                 continue
+            if isinstance(value, bool) or not isinstance(value, Integral if is_count else Real):
+                raise ValueError(
+                    f"{field.name} must be a {'whole ' if is_count else ''}number, not {value!r}"
+                )
             if math.isnan(value):
                 raise ValueError(f"{field.name} must be a number")
             if value <= 0 and field.name not in _MAY_BE_ZERO:

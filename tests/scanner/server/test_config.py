@@ -32,9 +32,14 @@ def test_the_defaults_are_those_of_the_session_model_as_merged() -> None:
         ({"write_decoded_bytes_max": 2**30, "write_queue_bytes_max": 2**30}, "write_decoded_bytes_max"),
         ({"row_bytes_max": 2**30}, "row_bytes_max .* write_decoded_bytes_max"),
         ({"session_ttl_s": 1.0}, "session_sweep_interval_s .* session_ttl_s"),
+        ({"scans_max": "5"}, "scans_max must be a whole number, not '5'"),
+        ({"scans_max": 5.5}, "scans_max must be a whole number"),
+        ({"scans_max": True}, "scans_max must be a whole number"),
+        ({"lease_ttl_s": "5"}, "lease_ttl_s must be a number"),
+        ({"images": 3}, "images must be one of"),
     ],
 )
-def test_contradictions_are_refused(changes: dict[str, float], names: str) -> None:
+def test_contradictions_are_refused(changes: dict[str, object], names: str) -> None:
     """A limit out of range, or two that contradict each other, are named."""
     with pytest.raises(ValueError, match=names):
         ScannerConfig(**changes)  # type: ignore[arg-type]
