@@ -110,7 +110,8 @@ class _Collected:
         for state in reply.states:
             if all_named and state.bucket not in self.states:
                 raise ArgumentInvalid(
-                    f"as_of says nothing of bucket {state.bucket}; give every bucket that is read an offset"
+                    f"a key belongs to bucket {state.bucket}, which is given no offset; give every bucket that is read"
+                    " one"
                 )
             asked = self.states.get(state.bucket, state)
             if asked.log_offset != state.log_offset:

@@ -250,7 +250,7 @@ def test_a_stop_that_the_changelog_does_not_have_is_not_blamed_on_the_group(
         assert run([*words, "9"]) == 1
         assert (
             capfdbinary.readouterr().err.decode()
-            == "weir: bucket 0: stop_offset 9 is not in the changelog, which has [0, 1)\n"
+            == "weir: bucket 0: the stop offset 9 is not in the changelog, which has [0, 1)\n"
         )
 
 

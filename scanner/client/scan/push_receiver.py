@@ -121,8 +121,8 @@ class PushReceiver:
         self._history = b""
         """The history that the offset is of, as the server names it; empty: it has not said."""
         self._of_history = False
-        """Whether a history was asked for. Which one is the server's to check: later ones than the offset's own hold that
-        state, too. An older server, which does not check, names none."""
+        """Whether a history was asked for. Which one is the server's to check: later ones than the offset's own hold
+        that state, too. An older server, which does not check, names none."""
         self._schema_id: int | None = None
         """The table's schema whose columns come; None: the server has not said."""
         self._source: int = pb.SCAN_SOURCE_LIVE_KV

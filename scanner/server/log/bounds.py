@@ -71,9 +71,9 @@ class Stop:
         """
         if self.offset is None:
             return storage.log_end if self.at_end else None
-        require_entry_end(storage, self.offset, "stop_offset")
+        require_entry_end(storage, self.offset, "the stop offset")
         if self.offset < start:
-            raise ArgumentInvalid(f"stop_offset {self.offset} is before {start}, where the scan begins")
+            raise ArgumentInvalid(f"the stop offset {self.offset} is before {start}, where the scan begins")
         return min(self.offset, storage.log_end) if self.at_end else self.offset
 
 
@@ -121,7 +121,8 @@ def require_entry_end(storage: Bucket, offset: int, what: str) -> None:
     if last_entry_end(storage, offset) != offset:
         entry = storage.entry_at(offset)
         raise ArgumentInvalid(
-            f"{what} {offset} is inside the commit [{entry.start}, {entry.end}); take {entry.start} or {entry.end}"
+            f"{what} {offset} is inside the commit [{entry.start}, {entry.end}); take {entry.start} or {entry.end},"
+            " unless a scan told it: then that log was another one, as before a restore"
         )
 
 

@@ -140,7 +140,11 @@ def make_directories(path: Path, below: Path | None = None) -> None:
             missing.append(directory)
         for directory in reversed(missing):
             mode = 0o777 if below is None and directory != path else DIRECTORY_MODE
-            directory.mkdir(mode, exist_ok=True)  # another process may be quicker
+            try:
+                directory.mkdir(mode)
+            except FileExistsError:
+                if not directory.is_dir():  # Else another process was quicker.
+                    raise NotADirectoryError(errno.ENOTDIR, "Not a directory", str(directory)) from None
             sync_directory(directory.parent)
 
 

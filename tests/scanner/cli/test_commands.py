@@ -748,6 +748,8 @@ def test_scan_that_makes_no_sense(command: Weir, items: str, tmp_path: Path) -> 
     for option in (["--snapshot"], ["--lease", "nightly"]):
         message = one_line(command("scan", items, "--as-of", "1", *option))
         assert message == f"weir: --as-of and {option[0]} both say which state is read; leave one out"
+        message = one_line(command("scan", items, "--mode", "session", *option))
+        assert message == f"weir: {option[0]} is for mode push; the others read what is there now"
     assert "--credit is for mode push" in one_line(
         command("scan", items, "--credit", "1M", "--mode", "session")
     )

@@ -40,11 +40,12 @@ def test_threads_that_make_directories_with_a_common_ancestor_all_succeed(tmp_pa
     assert len([*tmp_path.glob("checkpoints/*/*")]) == THREADS * ROUNDS
 
 
-def test_a_file_in_the_place_of_a_directory_is_an_error(tmp_path: Path) -> None:
-    """It is not taken for one that another thread has made."""
+@pytest.mark.parametrize("wanted", ["taken", "taken/bucket"])
+def test_a_file_in_the_place_of_a_directory_is_an_error(tmp_path: Path, wanted: str) -> None:
+    """It is not taken for one that another thread has made, and told of as the file that it is."""
     (tmp_path / "taken").touch()
-    with pytest.raises(StoreFailed, match="taken"):
-        make_directories(tmp_path / "taken" / "bucket", tmp_path)
+    with pytest.raises(StoreFailed, match="/taken: Not a directory"):
+        make_directories(tmp_path / wanted, tmp_path)
 
 
 @pytest.mark.parametrize(
