@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -423,12 +423,30 @@ def conformed(rows: ArrowRows, conform: Callable[..., pa.RecordBatch]) -> Iterat
     Raises:
         SchemaMismatch, KeyInvalid: They do not fit; a row has its number among all.
     """
+    rows = _with_plain_nulls(rows)
     none = [pa.nulls(0, kind) for kind in rows.schema.types]  # Which there are of every type.
     conform(pa.RecordBatch.from_arrays(none, names=rows.schema.names))
     first_row = 0
     for piece in split_rows(rows):
         yield conform(piece, first_row=first_row)
         first_row += piece.num_rows
+
+
+def _with_plain_nulls(rows: ArrowRows) -> ArrowRows:
+    """The rows, with plain nulls where all the rows of a dictionary have no value.
+
+    So pandas has a category of which a frame has no value; its type is anything. Arrow joins no dictionaries of nulls.
+    """
+    for index, column in enumerate(rows.columns if rows.num_rows else ()):
+        chunks = getattr(column, "chunks", [column])
+        if not pa.types.is_dictionary(column.type) or any(
+            len(chunk.dictionary) > chunk.dictionary.null_count for chunk in chunks
+        ):
+            continue
+        with suppress(pa.ArrowInvalid):  # An index of no value, which is refused as such.
+            column.validate(full=True)
+            rows = rows.set_column(index, rows.schema.names[index], pa.nulls(len(column)))
+    return rows
 
 
 def split_rows(rows: ArrowRows) -> Iterator[pa.RecordBatch]:

@@ -11,8 +11,9 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scanner.client.writer import REQUEST_BYTES_MAX, REQUEST_ROWS_MAX, split_rows
-from scanner.errors import ServerUnavailable
+from scanner.client.writer import REQUEST_BYTES_MAX, REQUEST_ROWS_MAX, conformed, split_rows
+from scanner.data.table import TableDescription
+from scanner.errors import KeyInvalid, SchemaMismatch, ServerUnavailable
 from tests.support.conformance import open_virtual_items
 from tests.support.scans import sample
 
@@ -72,6 +73,40 @@ def test_an_empty_batch_of_a_stream_is_no_rows() -> None:
     table = pa.table({"k": parts, "v": pa.array([None, 5, 6])})
     pieces = list(split_rows(pa.table(table.to_reader())))
     assert pa.Table.from_batches(pieces).to_pydict() == {"k": [1, 2, 3], "v": [None, 5, 6]}
+
+
+WITHOUT_VALUES = [
+    pa.DictionaryArray.from_arrays(pa.array([None, None], pa.int8()), pa.array([], pa.float64())),
+    pa.DictionaryArray.from_arrays(pa.array([None, 0], pa.int8()), pa.nulls(1)),
+    pa.DictionaryArray.from_arrays(pa.array([None, 0], pa.int8()), pa.array([None], pa.string())),
+]
+TABLE = TableDescription("t", pa.schema([("k", pa.int64()), ("text", pa.string())]), ("k",), 1)
+
+
+@pytest.mark.parametrize("column", WITHOUT_VALUES, ids=lambda column: str(column.type.value_type))
+def test_a_dictionary_without_values_is_nulls(column: pa.DictionaryArray) -> None:
+    """Of pandas comes one for a category without any, and Arrow cannot join two of nulls. In a key it is refused."""
+    for rows in (pa.record_batch({"k": [1, 2], "text": column}), pa.table({"k": [1, 2], "text": column})):
+        (piece,) = conformed(rows, TABLE.conform)
+        assert piece["text"].equals(pa.nulls(2, pa.string()))
+    chunks = pa.chunked_array([column, column])
+    assert (
+        sum(piece.num_rows for piece in conformed(pa.table({"k": range(4), "text": chunks}), TABLE.conform))
+        == 4
+    )
+    with pytest.raises(KeyInvalid, match="'k' is null in row 0"):
+        list(conformed(pa.table({"k": column}), TABLE.conform_keys))
+
+
+def test_a_dictionary_of_values_of_another_kind_is_refused_before_a_row_is_sent() -> None:
+    """Also where the first chunks have none of them, or an index is none."""
+    values = pa.array([1.0]).dictionary_encode()
+    chunks = pa.chunked_array([WITHOUT_VALUES[0].cast(values.type), values])
+    with pytest.raises(SchemaMismatch, match="a float is no string"):
+        next(conformed(pa.table({"k": [1, 2, 3], "text": chunks}), TABLE.conform))
+    astray = pa.DictionaryArray.from_arrays(pa.array([5], pa.int8()), pa.array([], pa.string()), safe=False)
+    with pytest.raises(SchemaMismatch, match="'text' is not valid Arrow data"):
+        next(conformed(pa.record_batch({"k": [1], "text": astray}), TABLE.conform))
 
 
 async def test_a_writer_may_wait_for_its_first_rows(autojump_clock: trio.testing.MockClock) -> None:
