@@ -299,7 +299,8 @@ class ScannerConfig:
 
     unary_request_bytes_max: int = 4 * MIB
     """Longest request of a call that takes one, longest opening of a scan, and longest request of a group's member,
-    above 0; CreateTable and AddColumn take 8 MiB more for the schema. A longer one is an ARGUMENT_INVALID, at which
+    above 0; CreateTable and AddColumn take 8 MiB more for the schema, and a scan that goes on what its
+    resume token takes. A longer one is an ARGUMENT_INVALID, at which
     clients ask for fewer keys where it is a GetRequest. gRPC's servers take as much by default."""
 
     get_keys_max: int = 8192

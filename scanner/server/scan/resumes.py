@@ -12,17 +12,29 @@ This module opens nothing, and knows no stream.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from google.protobuf.message import Message
 
 from scanner.errors import ArgumentInvalid, ResumeTokenInvalid
 from scanner.proto.weir.v1 import scanner_pb2 as pb
+from scanner.server.scan.tokens import TOKEN_BYTES_MAX
 from scanner.storage.lineage import HISTORY_BYTES
+from scanner.wire.queries import parse_request, require_short
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from typing_extensions import Buffer
+
     from scanner.server.scan.tokens import Tokens, TokenState
     from scanner.server.tables.catalog import Catalog, ServedTable
     from scanner.wire.queries import ScanQuery
 
+
+_Request = TypeVar("_Request", bound=Message)
+_FIELD_BYTES: Final = 16
+"""What a token's field takes beside it, and the lengths of the messages around it."""
 
 OF_CHANGES: Final = (pb.SCAN_SOURCE_LOG, pb.SCAN_SOURCE_HYBRID)
 """Numbers of the wire's ScanSource whose rows are changes."""
@@ -115,6 +127,26 @@ class TokenReader:
                 refusal = error
         assert refusal is not None  # There is one resolution at least.
         raise refusal
+
+
+def parse_resumable(
+    kind: type[_Request], message: Buffer | None, bytes_max: int, token_of: Callable[[_Request], bytes]
+) -> _Request:
+    """Read a request that opens a scan or goes on with one; what just fits when it opens one can go on.
+
+    Args:
+        kind: What it is to be.
+        message: From the peer; None: it has ended its side without one.
+        bytes_max: Octets at most; with a resume token as many more as one can take.
+        token_of: Its resume token.
+
+    Raises:
+        ArgumentInvalid: There is none, or the bytes are not that message, or too many.
+    """
+    request = parse_request(kind, message, bytes_max + TOKEN_BYTES_MAX + _FIELD_BYTES)
+    if message is not None and not token_of(request):
+        require_short(message, bytes_max)
+    return request
 
 
 def require_history(history: bytes, *, of_offset: bool = True) -> None:

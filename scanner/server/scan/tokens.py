@@ -69,6 +69,7 @@ _NUMBER: Final = struct.Struct(">d")
 
 TOKEN_OVERHEAD_BYTES: Final = _FIELDS.size + _MAC_BYTES
 """What a token is longer than the key that it carries."""
+TOKEN_BYTES_MAX: Final = TOKEN_OVERHEAD_BYTES + KEY_BYTES_MAX
 
 _ADVICE: Final = "start a new scan, without a token"
 
@@ -183,7 +184,7 @@ class Tokens:
             raise ResumeTokenInvalid(
                 f"the resume token is of version {token[0]}, {why}and this server reads version {VERSION}; {_ADVICE}"
             )
-        if not TOKEN_OVERHEAD_BYTES <= len(token) <= TOKEN_OVERHEAD_BYTES + KEY_BYTES_MAX:
+        if not TOKEN_OVERHEAD_BYTES <= len(token) <= TOKEN_BYTES_MAX:
             raise ResumeTokenInvalid(f"no resume token has {len(token)} bytes; {_ADVICE}")
         fields = _FIELDS.unpack_from(token)
         secret = self._keys.secret_of(fields[1], self._now_s())

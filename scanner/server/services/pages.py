@@ -34,10 +34,9 @@ from scanner.server.pull.lifetimes import send_first
 from scanner.server.pull.page_snapshots import PageSnapshots, lost
 from scanner.server.pull.pages import Page, make_page, sealed
 from scanner.server.scan.read_sources import ReadSource
-from scanner.server.scan.resumes import offset_to_resume, require_history
+from scanner.server.scan.resumes import offset_to_resume, parse_resumable, require_history
 from scanner.server.services.scans import holder_of
 from scanner.wire.batches import encode_schema
-from scanner.wire.queries import ScanQuery, parse_request
 from transport import StallReason
 
 if TYPE_CHECKING:
@@ -49,6 +48,7 @@ if TYPE_CHECKING:
     from scanner.server.scan.tokens import TokenState
     from scanner.server.tables.open_scan import OpenScan
     from scanner.sources.kv import KvSource
+    from scanner.wire.queries import ScanQuery
     from transport import ServerStream
 
 _SOURCE: Final = pb.SCAN_SOURCE_LIVE_KV
@@ -102,7 +102,12 @@ class PageService:
             TransportError: The stream or the connection is gone.
         """
         message = await stream.receive()
-        request = parse_request(pb.ScanPageRequest, message, self._config.unary_request_bytes_max)
+        request = parse_resumable(
+            pb.ScanPageRequest,
+            message,
+            self._config.unary_request_bytes_max,
+            lambda request: request.resume_token,
+        )
         _check(request)
         query = self._opener.read_query(request.query)
         if request.close:

@@ -13,11 +13,10 @@ from scanner.server.log.bounds import Stop
 from scanner.server.log.log_scan import LogScan
 from scanner.server.scan.interface import BatchLimits
 from scanner.server.scan.push import PushLimits, PushScan
-from scanner.server.scan.resumes import OF_CHANGES, offset_to_resume, require_history
+from scanner.server.scan.resumes import OF_CHANGES, offset_to_resume, parse_resumable, require_history
 from scanner.server.scan.scan_log import recorded
 from scanner.server.scan.tokens import MODEL_PUSH
 from scanner.wire.fields import require_few_fields
-from scanner.wire.queries import parse_request
 from transport import StallReason
 
 if TYPE_CHECKING:
@@ -204,7 +203,12 @@ class ScanService:
             raise ArgumentInvalid("the stream ended before its scan was opened")
         # The scan keeps what is parsed, and each of these would take forty times its octets of it.
         require_few_fields(message)
-        request = parse_request(pb.ScanRequest, message, self._config.unary_request_bytes_max)
+        request = parse_resumable(
+            pb.ScanRequest,
+            message,
+            self._config.unary_request_bytes_max,
+            lambda request: request.open.resume_token,
+        )
         kind = request.WhichOneof("request")
         if kind != "open":
             raise ArgumentInvalid(f"the first message of a scan is its open, not {kind or 'an empty one'}")

@@ -13,6 +13,7 @@ from scanner.errors import ArgumentInvalid, StoreLocked
 from scanner.proto.weir.v1 import groups_pb2, tables_pb2, transactions_pb2
 from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.server.config import ScannerConfig
+from scanner.server.scan.tokens import TOKEN_BYTES_MAX
 from scanner.server.server import open_server
 from scanner.server.services.point_reads import GET_TOO_LARGE
 from scanner.storage.memory.store import MemoryStore
@@ -81,11 +82,27 @@ async def test_requests_of_calls_that_take_one_are_short() -> None:
             refused = await failure(functools.partial(client.call, service, bytes(201)))
             assert isinstance(refused, ArgumentInvalid)
             assert "a request of 201 octets is too large; 200 are allowed" in refused.message
-        for service in (methods.SCAN, methods.SCAN_SESSION, methods.SCAN_PAGE, methods.FETCH_LOG):
+        long_query = pb.ScanQuery(table="x" * 196)
+        scan = pb.ScanRequest(open=pb.ScanOpen(query=long_query))
+        page = pb.ScanPageRequest(query=long_query)
+        for service, message in [
+            (methods.SCAN, scan.SerializeToString()),
+            (methods.SCAN_PAGE, page.SerializeToString()),
+            (methods.SCAN_SESSION, bytes(201)),
+            (methods.FETCH_LOG, bytes(201)),
+        ]:
             async with client.open_stream(service) as stream:
-                await stream.send(bytes(201))
+                await stream.send(message)
                 refused = await failure(stream.receive)
-            assert "a request of 201 octets is too large; 200 are allowed" in refused.message
+            assert f"a request of {len(message)} octets is too large; 200 are allowed" in refused.message
+        # What just fits when it opens a scan goes on with a token.
+        scan.open.query.table = page.query.table = "x" * 190
+        scan.open.resume_token = page.resume_token = bytes(TOKEN_BYTES_MAX)
+        for service, resumed in [(methods.SCAN, scan), (methods.SCAN_PAGE, page)]:
+            async with client.open_stream(service) as stream:
+                await stream.send(resumed.SerializeToString())
+                refused = await failure(stream.receive)
+            assert "too large" not in refused.message
         refused = await refusal(client, join_request("one", table=table.name), bytes(201))
         assert "a request of 201 octets is too large; 200 are allowed" in refused.message
         refused = await failure(functools.partial(client.call, methods.GET, bytes(201)))
