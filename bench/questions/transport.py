@@ -29,10 +29,10 @@ What was learned, and is built in:
 * What comes out of OpenSSL's memory is fresh, so it is taken in pieces of 64 KiB, below `mmap`; four of them go out in
   one `sendmsg`, and up to 256 KiB come in with one read, so that turns of trio's scheduler are few.
 * The order of TLS 1.3's suites is OpenSSL's, AES-256 first; Python's `ssl` cannot change it. grpcio agrees on AES-128.
-* OpenSSL 3.0 does not use a processor's VAES; later ones do. Of messages of 1 MiB through TLS, `--tls --size 65536 --size
-  1048576 --streams 1 --rounds 7` said by turns 0.94 and 0.98 of grpcio with Python 3.11.7 and OpenSSL 3.0.19, and 2.01 and
-  2.13 with Python 3.14.10 and OpenSSL 3.6.5: the client's CPU a MiB was 565 and 578 us, and 390 and 400; the server's 598
-  and 614, and 413 and 431.
+* OpenSSL 3.0 does not use a processor's VAES; later ones do. Of messages of 1 MiB through TLS, `--tls --size 65536
+  --size 1048576 --streams 1 --rounds 7` said by turns 0.94 and 0.98 of grpcio with Python 3.11.7 and OpenSSL 3.0.19,
+  and 2.01 and 2.13 with Python 3.14.10 and OpenSSL 3.6.5: the client's CPU a MiB was 565 and 578 us, and 390 and 400;
+  the server's 598 and 614, and 413 and 431.
 * pyOpenSSL brings a newer OpenSSL, but copies once more each way: 1 MiB took 216 us to encrypt and 242 to decrypt with
   OpenSSL 4.0.3, in memory, and 262 and 293 by `ssl` with 3.0.19. That is no reason to leave `ssl`.
 """

@@ -386,6 +386,7 @@ def test_a_standard_error_that_is_full_changes_no_exit_code(
 
 
 def test_a_note_that_standard_error_does_not_take_changes_no_exit_code(loaded: str) -> None:
+    """The rows are all printed; and where both standard files take nothing, the command fails as any other does."""
     with Path("/dev/full").open("w") as full:
         command = [*WEIR, "scan", "items", "-e", loaded]  # It notes that these are the first rows.
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=full, timeout=TIMEOUT_S, check=False)
