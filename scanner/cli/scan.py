@@ -90,14 +90,11 @@ def scan(
     form = format_of(kind, output)
     if credit is not None and mode != ScanMode.PUSH.value:
         fail(f"--credit is for mode push; in mode {mode} a page is what is in flight")
-    if mode != ScanMode.PUSH.value and (snapshot or lease is not None):
-        fail(
-            f"{'--snapshot' if lease is None else '--lease'} is for mode push; the others read what is there now"
-        )
-    if as_of is not None and (snapshot or lease is not None):
-        fail(
-            f"--as-of and {'--snapshot' if lease is None else '--lease'} both say which state is read; leave one out"
-        )
+    kept = "--lease" if lease is not None else "--snapshot" if snapshot else None
+    if kept and mode != ScanMode.PUSH.value:
+        fail(f"{kept} is for mode push; the others read what is there now")
+    if kept and as_of is not None:
+        fail(f"--as-of and {kept} both say which state is read; leave one out")
     with connected(endpoint) as client:
         opened = client.table(table)
         if isinstance(as_of, dict):

@@ -19,7 +19,7 @@ class WaitingFile(io.FileIO):
 
     def write(self, data: Buffer, /) -> int:
         """Write some of it, one octet at least."""
-        # None: it would block. The stubs of FileIO do not know it.
+        # None, which typeshed does not know of: it would block.
         while (written := super().write(data)) is None:
             poll = select.poll()
             poll.register(self, select.POLLOUT)

@@ -9,7 +9,7 @@ import datetime
 import decimal
 import numbers
 import operator
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -102,6 +102,10 @@ def require_text(what: str, text: str) -> str:
     except UnicodeEncodeError as error:
         raise ArgumentInvalid(f"{what}, {text!r}, is no Unicode text") from error
     raise ArgumentInvalid(f"{what} is text, not {text!r}")
+
+
+TEXT_OR_OCTETS: Final = (str, bytes, bytearray, memoryview)
+"""What Python iterates by its characters or octets, and nobody means as a list of these."""
 
 
 def require_kind(what: str, value: object, kind: type) -> None:

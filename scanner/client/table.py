@@ -14,7 +14,7 @@ from typing import Any, TypeAlias, overload
 import pyarrow as pa
 import trio
 
-from scanner.client.arguments import UINT64_MAX, flag, require_kind, require_text, whole
+from scanner.client.arguments import TEXT_OR_OCTETS, UINT64_MAX, flag, require_kind, require_text, whole
 from scanner.client.arrow_input import ArrowRows, Rows, is_rows, read_arrow
 from scanner.client.calls import call_unary, require_about, table_told
 from scanner.client.connection import Connection, Lasting
@@ -246,7 +246,7 @@ class Table:
             No effect.
         """
         wanted = () if columns is None else columns
-        if isinstance(wanted, str | bytes) or not isinstance(wanted, Iterable):
+        if isinstance(wanted, TEXT_OR_OCTETS) or not isinstance(wanted, Iterable):
             raise ArgumentInvalid(f"columns is a list of names, not {columns!r}")
         names = [require_text("the name of a column", each) for each in wanted]
         rows = await self._read_keys(keys)
@@ -593,11 +593,7 @@ def keys_to_arrow(
     for key in keys:
         if isinstance(key, Mapping) and set(key) == set(names):
             rows.append([key[name] for name in names])
-        elif (
-            isinstance(key, Sequence)
-            and not isinstance(key, str | bytes | bytearray | memoryview)
-            and len(key) == len(names)
-        ):
+        elif isinstance(key, Sequence) and not isinstance(key, TEXT_OR_OCTETS) and len(key) == len(names):
             rows.append(key)
         else:
             raise KeyInvalid(

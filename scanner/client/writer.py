@@ -437,11 +437,12 @@ def _with_plain_nulls(rows: ArrowRows) -> ArrowRows:
 
     So pandas has a category of which a frame has no value; its type is anything. Arrow joins no dictionaries of nulls.
     """
-    for index, column in enumerate(rows.columns if rows.num_rows else ()):
-        chunks = getattr(column, "chunks", [column])
-        if not pa.types.is_dictionary(column.type) or any(
-            len(chunk.dictionary) > chunk.dictionary.null_count for chunk in chunks
-        ):
+    for index, kind in enumerate(rows.schema.types if rows.num_rows else ()):
+        if not pa.types.is_dictionary(kind):
+            continue
+        column = rows.column(index)
+        dictionaries = [chunk.dictionary for chunk in getattr(column, "chunks", [column])]
+        if any(len(each) > each.null_count for each in dictionaries):
             continue
         with suppress(pa.ArrowInvalid):  # An index of no value, which is refused as such.
             column.validate(full=True)

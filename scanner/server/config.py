@@ -299,9 +299,9 @@ class ScannerConfig:
 
     unary_request_bytes_max: int = 4 * MIB
     """Longest request of a call that takes one, longest opening of a scan, and longest request of a group's member,
-    above 0; CreateTable and AddColumn take 8 MiB more for the schema, and a scan that goes on what its
-    resume token takes. A longer one is an ARGUMENT_INVALID, at which
-    clients ask for fewer keys where it is a GetRequest. gRPC's servers take as much by default."""
+    above 0; CreateTable and AddColumn take 8 MiB more for the schema, and a scan that goes on what its resume token
+    takes. A longer one is an ARGUMENT_INVALID, at which clients ask for fewer keys where it is a GetRequest. gRPC's
+    servers take as much by default."""
 
     get_keys_max: int = 8192
     """Keys in one GetRequest; more is an ARGUMENT_INVALID, at which clients ask in parts."""
@@ -317,9 +317,9 @@ class ScannerConfig:
         if self.images not in IMAGES:
             raise ValueError(f"images must be one of {', '.join(IMAGES)}, but is {self.images!r}")
         for field in fields(self):
-            value, is_count = getattr(self, field.name), isinstance(field.default, int)
             if field.name == "images":
                 continue
+            value, is_count = getattr(self, field.name), isinstance(field.default, int)
             if isinstance(value, bool) or not isinstance(value, Integral if is_count else Real):
                 raise ValueError(
                     f"{field.name} must be a {'whole ' if is_count else ''}number, not {value!r}"

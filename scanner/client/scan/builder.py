@@ -16,6 +16,7 @@ from typing import Final, Protocol, Self, TypeAlias, TypeVar
 import pyarrow as pa
 
 from scanner.client.arguments import (
+    TEXT_OR_OCTETS,
     UINT32_MAX,
     UINT64_MAX,
     is_number,
@@ -620,7 +621,7 @@ def _key_values(table: TableDescription, prefix: KeyPrefix) -> Sequence[object]:
                 f"a key range names the first columns of the key ({', '.join(key)}), not {', '.join(map(str, prefix))}"
             )
         return [prefix[name] for name in names]
-    if isinstance(prefix, str | bytes | bytearray | memoryview) or not isinstance(prefix, Sequence):
+    if isinstance(prefix, TEXT_OR_OCTETS) or not isinstance(prefix, Sequence):
         raise ArgumentInvalid(f"a key range is a tuple or a dict of key values, not {prefix!r}")
     if len(prefix) > len(key):
         raise ArgumentInvalid(

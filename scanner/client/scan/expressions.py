@@ -11,6 +11,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import NoReturn
 
+from scanner.client.arguments import TEXT_OR_OCTETS
 from scanner.data.filters import LiteralValue, Operator, Predicate, literal
 from scanner.errors import ArgumentInvalid, ColumnNotFound
 
@@ -118,7 +119,7 @@ class Column:
         Raises:
             ArgumentInvalid: `values` is empty or no list, or one of them cannot be compared.
         """
-        if isinstance(values, str | bytes | bytearray | memoryview) or not isinstance(values, Iterable):
+        if isinstance(values, TEXT_OR_OCTETS) or not isinstance(values, Iterable):
             raise ArgumentInvalid(f"isin takes a list of values, not {values!r}")
         literals = [literal(value) for value in values]
         if isinstance(values, AbstractSet):

@@ -297,7 +297,7 @@ class GroupBatches:
             epoch = self._positions.epoch_of(bucket, position, None if seat is None else seat.epoch)
             if epoch is not None:
                 wanted[bucket] = Handed(epoch, position)
-        return wanted, tuple(asked.keys() - wanted.keys())
+        return wanted, tuple(bucket for bucket in asked if bucket not in wanted)
 
     def _take_answer(self, wanted: Mapping[int, Handed], reply: pb.CommitPositionsResponse) -> list[int]:
         refused = {each.bucket: each for each in reply.refused}

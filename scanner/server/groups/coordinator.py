@@ -548,9 +548,8 @@ class ReaderGroup:
                 seat.given_epoch = epoch
         except ScannerError as error:
             seat.retry_at = trio.current_time() + _RETRY_S
-            if not (
-                seat.failing or isinstance(error, TableNotFound)
-            ):  # Dropped meanwhile: its readers are told.
+            # The readers of a table that is dropped are told so.
+            if not (seat.failing or isinstance(error, TableNotFound)):
                 seat.failing = True
                 _logger.warning("%s: bucket %d has no reader: %s", self._what, seat.index, error)
             return

@@ -13,9 +13,9 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 import pyarrow as pa
 import pytest
@@ -31,6 +31,20 @@ if TYPE_CHECKING:
     from tests.scanner.cli.conftest import Weir
 
 pytestmark = [pytest.mark.socket, pytest.mark.rocks, pytest.mark.slow]
+
+
+def told_beside(output: TextIO | int, words: Sequence[str], **environment: str) -> tuple[int, str]:
+    """The exit code of a command that writes there, and what it says on standard error."""
+    done = subprocess.run(
+        [*WEIR, *words],
+        stdout=output,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=TIMEOUT_S,
+        env=os.environ | environment,
+        check=False,
+    )
+    return done.returncode, done.stderr
 
 
 @pytest.fixture(scope="module")
@@ -195,19 +209,10 @@ def test_output_that_does_not_block(loaded: str, kind: str, words: tuple[str, ..
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_an_output_that_cannot_be_written(loaded: str, unbuffered: str) -> None:
     """One that is open for reading alone is a failure with the exit code of one."""
-    environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
     for words in (["--help"], ["tables", "-e", loaded]):
         with Path("/dev/null").open() as output:
-            done = subprocess.run(
-                [*WEIR, *words],
-                stdout=output,
-                stderr=subprocess.PIPE,
-                text=True,
-                timeout=TIMEOUT_S,
-                env=environment,
-                check=False,
-            )
-        assert (done.returncode, done.stderr) == (1, "weir: [Errno 9] Bad file descriptor\n")
+            told = told_beside(output, words, PYTHONUNBUFFERED=unbuffered)
+        assert told == (1, "weir: [Errno 9] Bad file descriptor\n")
 
 
 @pytest.mark.parametrize("module", ["scanner.cli.tables", "scanner.sync"])
@@ -297,15 +302,7 @@ def test_standard_output_that_nobody_reads(loaded: str) -> None:
     os.close(reader)
     with os.fdopen(writer, "w") as output:
         for words in (["--version"], ["top", "--once", "-e", loaded]):
-            done = subprocess.run(
-                [*WEIR, *words],
-                stdout=output,
-                stderr=subprocess.PIPE,
-                text=True,
-                timeout=TIMEOUT_S,
-                check=False,
-            )
-            assert (done.returncode, done.stderr) == (141, ""), words
+            assert told_beside(output, words) == (141, ""), words
 
 
 def test_a_drain_that_a_hangup_began_and_ctrl_c_cuts_short(tmp_path: Path) -> None:
@@ -404,14 +401,9 @@ def test_what_was_done_is_told_though_the_output_is_full(tmp_path: Path, loaded:
         (("delete", "more", "1"), "deleted 1 row of more"),
     ):
         with Path("/dev/full").open("w") as full:
-            command = [*WEIR, *words, "-e", loaded]
-            done = subprocess.run(
-                command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=TIMEOUT_S, check=False
-            )
-        assert done.returncode == 1
-        assert re.fullmatch(
-            f"{says}\nweir: cannot write standard output: No space left on device\n", done.stderr
-        )
+            code, told = told_beside(full, [*words, "-e", loaded])
+        assert code == 1
+        assert re.fullmatch(f"{says}\nweir: cannot write standard output: No space left on device\n", told)
 
 
 def test_a_server_that_cannot_say_where_it_listens(tmp_path: Path) -> None:
@@ -423,12 +415,9 @@ def test_a_server_that_cannot_say_where_it_listens(tmp_path: Path) -> None:
         (full, 1, "weir: cannot write standard output: No space left on device\n"),
         (writer, 141, ""),
     ):
-        command = [*WEIR, "serve", "--data", str(tmp_path / "data"), "--port", "0"]
-        done = subprocess.run(
-            command, stdout=output, stderr=subprocess.PIPE, text=True, timeout=TIMEOUT_S, check=False
-        )
+        told = told_beside(output, ["serve", "--data", str(tmp_path / "data"), "--port", "0"])
         os.close(output)
-        assert (done.returncode, done.stderr) == (code, says)
+        assert told == (code, says)
 
 
 def test_a_token_that_cannot_be_written(tmp_path: Path, weir_here: Weir) -> None:
