@@ -252,6 +252,30 @@ async def test_a_start_that_is_gone_is_out_of_range() -> None:
         assert refused.value.oldest_offset
 
 
+async def test_a_hybrid_scan_whose_stop_the_log_has_passed() -> None:
+    """Its snapshot is as of the stop: what was written since the client asked for the ends is in neither half."""
+    async with serving() as (_, table):
+        before: State = {key: "before" for key in range(50)}
+        await table.write(batch(before))
+        ends = {each.bucket: each.end_offset for each in await table.offsets()}
+        await table.write(batch({key: "after" for key in range(25, 75)}))
+        for retried in (False, True):
+            fold = Fold()
+            scan = table.new_scan().with_source("hybrid").stop_at(ends)
+            if retried:
+                scan = scan.with_credit(1).resume_every_batches(1)
+            async with scan.execute() as changes:
+                async for part in changes:
+                    assert changes.bucket is not None
+                    fold.apply(changes.bucket, part)
+            assert fold.state == before
+            assert changes.positions == changes.snapshot_ends == ends
+        later = {each.bucket: each.end_offset for each in await table.offsets()}
+        with pytest.raises(ArgumentInvalid, match="the stop offset .* is before"):
+            async with scan.as_of(later).execute() as changes:
+                await anext(changes)
+
+
 async def test_a_time_to_start_at() -> None:
     """With or without a zone: UTC is meant."""
     async with serving() as (_, table):

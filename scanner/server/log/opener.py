@@ -184,11 +184,11 @@ class LogOpener:
             query: What to deliver; its columns may be those of a change, too.
             principal: Name of the caller.
             stop: Where the changes end.
-            as_of: An entry's end: what the snapshot is as of. None: now.
+            as_of: An entry's end: what the snapshot is as of. None: now, or the stop if the log is past it.
             history: The history of the bucket that `as_of` is of; None: any.
 
         Raises:
-            SnapshotLost: The log does not reach back to `as_of`.
+            SnapshotLost: The log does not reach back to `as_of`, or to a stop that it is past.
             TooManyScans: There is no room for another snapshot.
             ScannerError: As `open`.
 
@@ -202,7 +202,7 @@ class LogOpener:
         snapshot = await self._snapshots.open(
             query,
             principal,
-            log_offset=as_of,
+            log_offset=as_of if as_of is not None else await self._stop_reached(query, stop),
             history=history,
             source=pb.SCAN_SOURCE_HYBRID,
             as_changes=True,
@@ -325,6 +325,21 @@ class LogOpener:
         if blocks not in recent:
             recent.append(blocks)
         return scan
+
+    async def _stop_reached(self, query: ScanQuery, stop: Stop) -> int | None:
+        """A stop that the log already has, which the snapshot is then as of; None: none, or not yet.
+
+        What is written between the call that told a client the end of the log and the one that scans up to it would
+        be in a snapshot as of now.
+        """
+        if stop.offset is None:
+            return None
+        table = await self._catalog.table(query.table, query.table_id)
+        bucket = await self._catalog.bucket(table, query.bucket)
+        async with bucket.between_commits():
+            storage = bucket.storage
+            with said_of_bucket(query.bucket):
+                return stop.resolve(storage, storage.log_start)
 
     def _forget(self, bucket: ServedBucket, error: ScannerError) -> None:
         """Its table was dropped."""

@@ -270,7 +270,7 @@ def test_colours_only_where_they_are_wanted(server: RunningServer, monkeypatch: 
         (["--from", "latest", "--to", "0"], ": the stop offset 0 is before"),
         (["--from", "earliest", "--to", "1"], "inside the commit"),
         (["--from", "earliest", "--to", "1000000"], "is not in the changelog"),
-        (["--snapshot", "--to", "0"], "the stop offset 0 is before"),
+        (["--snapshot", "--to", "1"], "inside the commit"),
         (["--from", "2999-01-01"], "2999-01-01T00:00:00+00:00 is in the future: the server's clock says 2"),
         (["--from", "2020-01-01T00:00:00.123456789Z", "--to", "end"], "no finer than microseconds"),
         (["--from", "1"], "inside the commit"),
