@@ -306,8 +306,8 @@ class Transaction:
         asked, published = ({each.part: each.attempt for each in of.attempts} for of in (request, reply))
         if reply.decided and (published, reply.overwrite) != (asked, request.overwrite):
             raise DataCorrupted(
-                f"the attempts {asked} of {self.name} {self.version} were to be published, and the server says"
-                f" that it has decided {published} for this request"
+                f"the attempts {_shown(asked, request.overwrite)} of {self.name} {self.version} were to be published,"
+                f" and the server says that it has decided {_shown(published, reply.overwrite)} for this request"
             )
         return Published(
             decided=reply.decided,
@@ -523,6 +523,10 @@ def _staging(table: TableDescription) -> str:
 
 def _part_attempt(part: int, attempt: int) -> tuple[int, int]:
     return _number("part", part, _PART_END), _number("attempt", attempt, _NUMBER_END)
+
+
+def _shown(attempts: Mapping[int, int], overwrite: bool) -> str:
+    return f"{attempts}{' (overwrite)' if overwrite else ''}"
 
 
 def _number(what: str, value: int, end: int) -> int:

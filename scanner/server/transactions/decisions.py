@@ -81,9 +81,10 @@ class Decision:
                 version=version,
                 attempts={int(part): int(attempt) for part, attempt in found["attempts"]},
                 buckets=tuple(map(int, found["buckets"])),
-                overwrite=bool(found["overwrite"]),
+                # Older servers wrote neither.
+                overwrite=bool(found.get("overwrite", False)),
                 decided_ms=int(found["decided_ms"]),
-                order=int(found.get("order", 0)),  # Older servers wrote none.
+                order=int(found.get("order", 0)),
                 shares=None
                 if shares is None
                 else {int(at): AppliedShare(version, int(start), int(end)) for at, start, end in shares},

@@ -45,7 +45,7 @@ def table_of(connection: Connection) -> Table:
         (pb.PublishResponse(version=VERSION, decided=True, attempts=attempt_of_0(2)), "it has decided"),
         (
             pb.PublishResponse(version=VERSION, decided=True, attempts=attempt_of_0(1), overwrite=True),
-            "it has decided",
+            r"the attempts \{0: 1\} of .* it has decided \{0: 1\} \(overwrite\)",
         ),
     ],
 )
