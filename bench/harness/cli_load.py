@@ -14,13 +14,14 @@ from bench.harness.server import running_server
 BUCKETS = 4
 
 
-def timed_load(scratch: Path, file: Path, rows: int) -> tuple[float, float]:
+def timed_load(scratch: Path, file: Path, rows: int, buckets: int = BUCKETS) -> tuple[float, float]:
     """Load a file into a new table.
 
     Args:
         scratch: Gets the data directory; it must not exist.
         file: A Parquet file with a key column `id`.
         rows: That are in it.
+        buckets: Of the table.
 
     Returns:
         Rows a second, from the start of the command to its end: by the clock, and by the processor's time of client and
@@ -31,7 +32,7 @@ def timed_load(scratch: Path, file: Path, rows: int) -> tuple[float, float]:
     """
     weir = str(Path(sys.executable).with_name("weir"))
     with running_server(scratch) as server:
-        command = [weir, "load", str(file), "-k", "id", "--buckets", str(BUCKETS), "-e", server.endpoint]
+        command = [weir, "load", str(file), "-k", "id", "--buckets", str(buckets), "-e", server.endpoint]
         cpu, started = server.cpu_s() + _children_cpu_s(), time.perf_counter()
         try:
             subprocess.run(command, check=True, capture_output=True, text=True)

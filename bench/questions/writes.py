@@ -10,6 +10,7 @@ Ways to write the same rows, in turn, round by round, each in a fresh directory,
     overwrites  the same bucket of weir, every row again with other values
     load        `weir load` of a Parquet file of more such rows into a table of four buckets of a server, both processes
                 and their start included
+    load 64     the same into a table of 64 buckets
 
 What inserts leave on the disk, rows and log, once all of it is in RocksDB's files, is divided by the octets of the
 values: of the cells as Arrow has them, without offsets and null bits. That is done with the rows above, with TPC-H's
@@ -64,7 +65,9 @@ BLOBS = TableDescription(
     TABLE.name, pa.schema([pa.field("id", pa.int64(), nullable=False), ("octets", pa.binary())]), ("id",), 1
 )
 LINEITEM_ROWS_OF_SCALE = 6_000_000
-WAYS = ("puts", "files", "records", "weir", "overwrites", "load")
+MANY_BUCKETS = 64
+LOAD_MANY = f"load {MANY_BUCKETS}"
+WAYS = ("puts", "files", "records", "weir", "overwrites", "load", LOAD_MANY)
 INSERTS_OVER_RECORDS_MIN = 1.3
 INSERTS_OVER_PUTS_MIN = 0.5
 OVERWRITES_OVER_PUTS_MIN = 0.35
@@ -288,7 +291,9 @@ def run(
         for number in range(rounds):
             console.print(f"round {number + 1} of {rounds}")
             scratch = Path(directory) / str(number)
-            found = _round(scratch, inserts, others) | {"load": timed_load(scratch / "load", file, load)}
+            found = _round(scratch, inserts, others)
+            found["load"] = timed_load(scratch / "load", file, load)
+            found[LOAD_MANY] = timed_load(scratch / LOAD_MANY, file, load, MANY_BUCKETS)
             for way, (by_clock, by_cpu) in found.items():
                 rates[way].by_clock.append(round(by_clock))
                 rates[way].by_cpu.append(round(by_cpu))

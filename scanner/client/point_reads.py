@@ -21,9 +21,9 @@ import numpy as np
 import pyarrow as pa
 
 from scanner.client.calls import call_unary
+from scanner.client.request_rows import REQUEST_ROWS_MAX, conformed
 from scanner.client.retries import retried
 from scanner.client.scan.builder import offsets_by_bucket
-from scanner.client.writer import REQUEST_ROWS_MAX, conformed
 from scanner.data.keys import KeyCodec, buckets_of
 from scanner.errors import ArgumentInvalid, DataCorrupted, KeyInvalid, TableNotFound
 from scanner.proto.weir.v1 import tables_pb2 as pb

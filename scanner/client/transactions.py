@@ -26,8 +26,8 @@ from scanner.client.calls import call_unary, require_about
 from scanner.client.connection import Connection, Lasting
 from scanner.client.failures import as_write_error
 from scanner.client.offsets import OffsetRange
+from scanner.client.request_rows import conformed
 from scanner.client.retries import retried
-from scanner.client.writer import conformed
 from scanner.data.table import TableDescription
 from scanner.errors import ArgumentInvalid, DataCorrupted, ScannerError, ServerUnavailable
 from scanner.proto.weir.v1 import transactions_pb2 as pb

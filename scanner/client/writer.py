@@ -2,8 +2,8 @@
 
 Invariants:
 
-1. At most `REQUESTS_IN_FLIGHT_MAX` requests of `REQUEST_ROWS_MAX` rows and about `REQUEST_BYTES_MAX` bytes are
-   sent and not acknowledged. One row may be larger.
+1. At most `REQUESTS_IN_FLIGHT_MAX` requests (`scanner.client.request_rows`) are sent and not acknowledged, and at most
+   two that together have as much as so many to a table of one bucket.
 2. Acknowledgements come in the order of the requests; `rows_acknowledged` counts rows that are durable.
 3. Requests are numbered. When a stream breaks off, those that are not acknowledged are sent again with their numbers on
    another one, and the server applies each once (`scanner.storage.writers`).
@@ -14,9 +14,10 @@ Invariants:
 
 from __future__ import annotations
 
+import functools
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -24,12 +25,18 @@ import pyarrow as pa
 import trio
 from google.protobuf.message import DecodeError
 
-from scanner.client.arrow_input import ArrowRows, Rows, read_arrow
+from scanner.client.arrow_input import Rows, read_arrow
 from scanner.client.connection import Connection, Lasting
 from scanner.client.failures import as_write_error, translated
 from scanner.client.offsets import OffsetRange
+from scanner.client.request_rows import (
+    REQUEST_BYTES_MAX,
+    REQUEST_ROWS_MAX,
+    BucketShares,
+    conformed,
+    wider_by,
+)
 from scanner.client.writer_ids import WriterId
-from scanner.data.arrow_sizes import spelled_out_bytes
 from scanner.data.table import TableDescription
 from scanner.errors import (
     ArgumentInvalid,
@@ -47,8 +54,6 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 
-REQUEST_ROWS_MAX: Final = 8192
-REQUEST_BYTES_MAX: Final = 1024 * 1024
 REQUESTS_IN_FLIGHT_MAX: Final = 8
 
 OnAcknowledged: TypeAlias = Callable[[int], None]
@@ -109,7 +114,11 @@ class Writer:
         self._table_id = table_id
         self._operation = operation
         deletes = operation == pb.WriteRequest.OPERATION_DELETE
-        self._conform = table.conform_keys if deletes else table.conform
+        conform = table.conform_keys if deletes else table.conform
+        # A commit holds what its deletes remove, and nobody here knows how much that is.
+        wider = 1 if deletes else wider_by(table.buckets)
+        self._conformed = functools.partial(conformed, conform=conform, wider=wider)
+        self._shares = BucketShares(table)
         self._writer_id = writer_id
         self._on_acknowledged = on_acknowledged
         self._in_flight: deque[_Sent] = deque()
@@ -162,7 +171,7 @@ class Writer:
             While too much is not acknowledged.
 
         Cancellation:
-            May have sent part of the rows, pieces of up to `REQUEST_ROWS_MAX` in their order; the writer can go on.
+            May have sent part of the rows, some requests in their order; the writer can go on.
         """
         rows = await read_arrow(rows)
         if self._left:
@@ -171,15 +180,16 @@ class Writer:
             )
         # All are looked at before the first is sent. Several are made once more: kept, they may be a copy of all rows.
         pieces: Iterable[pa.RecordBatch] = ()
-        for index, piece in enumerate(conformed(rows, self._conform)):
-            pieces = conformed(rows, self._conform) if index else [piece]
+        for index, piece in enumerate(self._conformed(rows)):
+            pieces = self._conformed(rows) if index else [piece]
             if index:
                 await trio.lowlevel.checkpoint()
         for piece in pieces:
-            while len(self._in_flight) >= REQUESTS_IN_FLIGHT_MAX:
-                await self._receive()
-            await self._send(piece)
-            await self._receive_ready()
+            for part in self._shares.cut(piece):
+                while self._is_full:
+                    await self._receive()
+                await self._send(part)
+                await self._receive_ready()
 
     async def flush(self) -> None:
         """Wait until everything sent is durable.
@@ -214,6 +224,18 @@ class Writer:
                 f"{self._what} was acknowledged more often than it was sent: some acknowledgement came twice, and"
                 " nobody knows what is durable"
             )
+
+    @property
+    def _is_full(self) -> bool:
+        """Whether an acknowledgement is waited for before the next request."""
+        sent = self._in_flight
+        if len(sent) < 2:
+            return False
+        return (
+            len(sent) >= REQUESTS_IN_FLIGHT_MAX
+            or sum(each.rows for each in sent) >= REQUESTS_IN_FLIGHT_MAX * REQUEST_ROWS_MAX
+            or sum(len(each.message) for each in sent) >= REQUESTS_IN_FLIGHT_MAX * REQUEST_BYTES_MAX
+        )
 
     def leave(self) -> None:
         """Send nothing any more."""
@@ -411,66 +433,3 @@ async def open_writer(
                     writer.leave()
     finally:
         connection.writer_ids.give_back(table_id, writer_id)
-
-
-def conformed(rows: ArrowRows, conform: Callable[..., pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Rows as a table has them, in batches of the size of a request.
-
-    Args:
-        rows: Perhaps none; then their columns are looked at, too.
-        conform: That of the table, for rows or for keys.
-
-    Raises:
-        SchemaMismatch, KeyInvalid: They do not fit; a row has its number among all.
-    """
-    rows = _with_plain_nulls(rows)
-    none = [pa.nulls(0, kind) for kind in rows.schema.types]  # Which there are of every type.
-    conform(pa.RecordBatch.from_arrays(none, names=rows.schema.names))
-    first_row = 0
-    for piece in split_rows(rows):
-        yield conform(piece, first_row=first_row)
-        first_row += piece.num_rows
-
-
-def _with_plain_nulls(rows: ArrowRows) -> ArrowRows:
-    """The rows, with plain nulls where all the rows of a dictionary have no value.
-
-    So pandas has a category of which a frame has no value; its type is anything. Arrow joins no dictionaries of nulls.
-    """
-    for index, kind in enumerate(rows.schema.types if rows.num_rows else ()):
-        if not pa.types.is_dictionary(kind):
-            continue
-        column = rows.column(index)
-        dictionaries = [chunk.dictionary for chunk in getattr(column, "chunks", [column])]
-        if any(len(each) > each.null_count for each in dictionaries):
-            continue
-        with suppress(pa.ArrowInvalid):  # An index of no value, which is refused as such.
-            column.validate(full=True)
-            rows = rows.set_column(index, rows.schema.names[index], pa.nulls(len(column)))
-    return rows
-
-
-def split_rows(rows: ArrowRows) -> Iterator[pa.RecordBatch]:
-    """Cut rows into batches of the size of a request, in order; views, no copies, unless chunks are tiny."""
-    if isinstance(rows, pa.Table):
-        if any(column.num_chunks > 1 + rows.num_rows // 1024 for column in rows.columns):
-            # Arrow does not join an empty chunk that a stream has cut from between rows.
-            held = [batch for batch in rows.to_batches() if batch.num_rows]
-            rows = pa.Table.from_batches(held, rows.schema).combine_chunks()
-        batches = rows.to_batches(max_chunksize=REQUEST_ROWS_MAX)
-    else:
-        starts = range(0, rows.num_rows, REQUEST_ROWS_MAX)
-        batches = [rows.slice(start, REQUEST_ROWS_MAX) for start in starts]
-    for batch in batches:
-        yield from _halve(batch)
-
-
-def _halve(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    # As they are sent: a slice of a dictionary or of views has all the values of the whole.
-    if batch.num_rows <= 1 or sum(map(spelled_out_bytes, batch.columns)) <= REQUEST_BYTES_MAX:
-        if batch.num_rows:
-            yield batch
-        return
-    middle = batch.num_rows // 2
-    yield from _halve(batch.slice(0, middle))
-    yield from _halve(batch.slice(middle))

@@ -255,10 +255,10 @@ async def test_a_start_that_is_gone_is_out_of_range() -> None:
 async def test_a_hybrid_scan_whose_stop_the_log_has_passed() -> None:
     """Its snapshot is as of the stop: what was written since the client asked for the ends is in neither half."""
     async with serving() as (_, table):
-        before: State = {key: "before" for key in range(50)}
+        before: State = dict.fromkeys(range(50), "before")
         await table.write(batch(before))
         ends = {each.bucket: each.end_offset for each in await table.offsets()}
-        await table.write(batch({key: "after" for key in range(25, 75)}))
+        await table.write(batch(dict.fromkeys(range(25, 75), "after")))
         for retried in (False, True):
             fold = Fold()
             scan = table.new_scan().with_source("hybrid").stop_at(ends)
@@ -271,7 +271,7 @@ async def test_a_hybrid_scan_whose_stop_the_log_has_passed() -> None:
             assert fold.state == before
             assert changes.positions == changes.snapshot_ends == ends
         later = {each.bucket: each.end_offset for each in await table.offsets()}
-        with pytest.raises(ArgumentInvalid, match="the stop offset .* is before"):
+        with pytest.raises(ArgumentInvalid, match=r"the stop offset \d+ is before"):
             async with scan.as_of(later).execute() as changes:
                 await anext(changes)
 

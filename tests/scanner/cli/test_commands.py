@@ -232,7 +232,7 @@ def test_an_interrupted_load_says_what_is_there(
     def add(self: RepeatedKeys, batch: pa.RecordBatch) -> None:
         nonlocal batches
         batches += 1
-        if batches == 40:  # More than a writer has in flight.
+        if batches == 20:  # More than a writer has in flight.
             raise KeyboardInterrupt
 
     monkeypatch.setattr(RepeatedKeys, "add", add)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NoReturn
 
+import numpy as np
 import pyarrow as pa
 import pytest
 import trio
@@ -11,24 +12,38 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scanner.client.writer import REQUEST_BYTES_MAX, REQUEST_ROWS_MAX, conformed, split_rows
+from scanner.client.request_rows import (
+    REQUEST_BYTES_MAX,
+    REQUEST_ROWS_MAX,
+    WIDER_MAX,
+    BucketShares,
+    conformed,
+    joined,
+    split_rows,
+    wider_by,
+)
+from scanner.data.keys import KeyCodec, buckets_of
 from scanner.data.table import TableDescription
 from scanner.errors import KeyInvalid, SchemaMismatch, ServerUnavailable
+from scanner.storage.memory.store import MemoryStore
+from tests.support.client import open_client
 from tests.support.conformance import open_virtual_items
 from tests.support.scans import sample
 
 
-@given(sizes=st.lists(st.integers(0, 3_000), max_size=60))
-def test_pieces_are_the_rows_in_order(sizes: list[int]) -> None:
+@given(sizes=st.lists(st.integers(0, 3_000), max_size=60), wider=st.sampled_from([1, 2, WIDER_MAX]))
+def test_pieces_are_the_rows_in_order(sizes: list[int], wider: int) -> None:
     """The pieces concatenated are the rows, whatever the chunks; none is empty or too long."""
     chunks, first = [], 0
     for size in sizes:
         chunks.append(pa.record_batch({"k": pa.array(range(first, first + size), pa.int64())}))
         first += size
     table = pa.Table.from_batches(chunks, schema=pa.schema([("k", pa.int64())]))
-    pieces = list(split_rows(table))
+    pieces = list(split_rows(table, wider))
     assert [k for piece in pieces for k in piece["k"].to_pylist()] == list(range(first))
-    assert all(0 < piece.num_rows <= REQUEST_ROWS_MAX for piece in pieces)
+    assert all(0 < piece.num_rows <= wider * REQUEST_ROWS_MAX for piece in pieces)
+    if wider > 1:
+        assert len(pieces) <= 1 + 2 * first // (wider * REQUEST_ROWS_MAX)
 
 
 @pytest.mark.parametrize("width", [10, 100_000, 3_000_000])
@@ -73,6 +88,49 @@ def test_an_empty_batch_of_a_stream_is_no_rows() -> None:
     table = pa.table({"k": parts, "v": pa.array([None, 5, 6])})
     pieces = list(split_rows(pa.table(table.to_reader())))
     assert pa.Table.from_batches(pieces).to_pydict() == {"k": [1, 2, 3], "v": [None, 5, 6]}
+
+
+KEYED = TableDescription("t", pa.schema([("k", pa.int64()), ("text", pa.string())]), ("k",), 16)
+
+
+@pytest.mark.parametrize("rows", [1000, 65_536])
+@pytest.mark.parametrize("width", [10, 5_000])
+@pytest.mark.parametrize("buckets", [1, 4, 16, 64])
+def test_no_bucket_gets_more_than_a_request_to_one_bucket_has(buckets: int, width: int, rows: int) -> None:
+    """However the keys are spread: over all buckets, or all of them in one, as those of a scan of that bucket are."""
+    table = TableDescription("t", KEYED.schema, ("k",), buckets)
+    codec, shares, wider = KeyCodec(table), BucketShares(table), wider_by(buckets)
+    keys = pa.record_batch({"k": pa.array(range(rows * min(4, buckets)))})
+    numbers = buckets_of(codec.encode_array(keys), buckets)
+    for wanted in (numbers >= 0, numbers == 0):
+        mine = keys.filter(pa.array(wanted))["k"][:rows]
+        text = pa.DictionaryArray.from_arrays(pa.array(np.zeros(len(mine), np.int8)), ["x" * width])
+        batch = pa.record_batch({"k": mine, "text": text})
+        parts = [part for piece in conformed(batch, table.conform, wider) for part in shares.cut(piece)]
+        assert [key for part in parts for key in part["k"].to_pylist()] == mine.to_pylist()
+        largest = [np.bincount(buckets_of(codec.encode_array(part), buckets)).max() for part in parts]
+        assert max(largest) <= REQUEST_ROWS_MAX
+        assert max(largest) * width <= REQUEST_BYTES_MAX
+        if wanted.all() and width == 10:
+            assert len(parts) == -(-rows // (wider * REQUEST_ROWS_MAX))
+
+
+def test_a_key_that_cannot_be_stored_is_the_servers_to_refuse() -> None:
+    """It names the row; until then rows are cut as for one bucket."""
+    table = TableDescription("t", pa.schema([("k", pa.string())]), ("k",), 16)
+    keys = pa.array([f"{index}" for index in range(10_000)] + ["x" * 70_000])
+    parts = list(BucketShares(table).cut(pa.record_batch({"k": keys})))
+    assert pa.concat_arrays([part["k"] for part in parts]) == keys
+    assert all(part.num_rows <= REQUEST_ROWS_MAX for part in parts)
+
+
+def test_dictionaries_that_cannot_be_joined_stay_as_they_are() -> None:
+    """Arrow joins no nested ones with other values; each batch is a request then."""
+    batches = [
+        pa.record_batch({"k": pa.array([[each]]).cast(pa.list_(pa.dictionary(pa.int8(), pa.string())))})
+        for each in ("a", "b")
+    ]
+    assert [batch["k"].to_pylist() for batch in joined(batches, 2)] in ([[["a"]], [["b"]]], [[["a"], ["b"]]])
 
 
 WITHOUT_VALUES = [
@@ -156,3 +214,18 @@ async def test_a_write_that_reaches_no_server_says_that_nothing_is_durable(
             with pytest.raises(ServerUnavailable, match="0 rows of this write") as raised:
                 await items.table.write(sample([7]))
         assert raised.value.metadata["rows_acknowledged"] == "0"
+
+
+async def test_many_rows_reach_many_buckets_in_few_commits() -> None:
+    """One for each bucket, of as many rows as a request may have; deletes, whose rows may be large, in more."""
+    rows = WIDER_MAX * REQUEST_ROWS_MAX
+    async with open_client(MemoryStore()) as (client, _):
+        table = await client.create_table("wide", pa.schema([("k", pa.int64())]), ["k"], buckets=16)
+        keys = pa.table({"k": range(rows)})
+        written = await table.write(
+            pa.concat_tables(keys.slice(start, 5000) for start in range(0, rows, 5000))
+        )
+        assert (written.rows, len(written.ranges)) == (rows, 16)
+        assert (await table.new_scan().to_arrow()).num_rows == rows
+        assert len((await table.delete(keys)).ranges) > 16
+        assert (await table.new_scan().to_arrow()).num_rows == 0

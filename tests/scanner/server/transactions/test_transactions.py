@@ -578,7 +578,9 @@ async def test_what_could_not_be_read_at_the_start_is_completed(
 
 def test_a_decision_of_a_server_that_knew_less_is_read() -> None:
     """Servers of 2026-11-22 wrote neither `overwrite` nor `order` into it."""
-    decision = Decision(table_id=0, name="load", version=1, attempts={2: 3}, buckets=(0,), decided_ms=5, order=0)
+    decision = Decision(
+        table_id=0, name="load", version=1, attempts={2: 3}, buckets=(0,), decided_ms=5, order=0
+    )
     document = json.loads(decision.to_document())
     del document["overwrite"], document["order"]
     assert Decision.from_document(json.dumps(document).encode(), 0, "load") == decision
