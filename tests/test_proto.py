@@ -41,3 +41,5 @@ def test_protos_compile_from_themselves_alone(proto: Path, tmp_path: Path) -> No
     described = descriptor_pb2.FileDescriptorSet.FromString(out.read_bytes())
     assert {file.package for file in described.file} == {"weir.v1"}
     assert all(file.syntax == "proto3" for file in described.file)
+    # Without one Go's generator refuses the file.
+    assert all(file.options.go_package == "weir/v1;weirv1" for file in described.file)
