@@ -8,7 +8,7 @@ Invariants:
    or take what is written between two sweeps, and what is in front of a pin in its transaction's share: past it the
    pin that keeps the most ends, with SLOW_CONSUMER.
 3. By age nothing goes early, whatever the clock said: commits are stamped and aged by one clock
-   (`scanner.server.clock`), and what a wrong one stamped is taken for as young as it may be (`expired_end`).
+   (`scanner.server.clock`), and what a wrong one stamped is taken for as young as it may be (`walk_expired`).
 
 A bucket that was closed for being idle has not grown, but grown old: it is opened once in a while for a look. One that
 was not used since the start is not looked at, and one that takes no writes cannot be cut.
@@ -23,7 +23,7 @@ import logging
 import weakref
 from bisect import bisect_left
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import trio
 
@@ -49,12 +49,25 @@ if TYPE_CHECKING:
     from scanner.tasks import RunBlocking
 
 _ENTRIES_WALKED_MAX: Final = 10_000
-"""In one sweep, where commit times are of no use; the next sweep goes on from there."""
+"""At once, where commit times are of no use; then other work of the thread has its turn."""
 _IDLE_LOOK_S_MAX: Final = 3600.0
 _IDLE_LOOK_SHARE: Final = 10
 """A bucket that is closed for being idle is looked at so many times in the age that changes may reach, or each hour."""
 
 _logger = logging.getLogger(__name__)
+
+
+class AgeWalk(NamedTuple):
+    """How far a changelog was looked through for what is too old."""
+
+    at: int
+    """The entry to look at next."""
+    end: int
+    """Up to here everything is too old."""
+    newest_us: int
+    """What the clock said of the newest entry so far whose clock can have been right."""
+    is_done: bool
+    """False: there is more to look at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +112,8 @@ class Retention:
         self._hold_leased = hold_leased
         self._failures = Failures(_logger)
         self._looked_at: weakref.WeakKeyDictionary[ServedBucket, float] = weakref.WeakKeyDictionary()
+        self._walks: weakref.WeakKeyDictionary[ServedBucket, AgeWalk] = weakref.WeakKeyDictionary()
+        """Kept, so that no entry is looked at in each sweep."""
 
     async def sweep(self) -> None:
         """Look at every bucket that was used. A failure is logged, and the bucket tried again at the next sweep."""
@@ -162,7 +177,15 @@ class Retention:
         async with bucket.between_commits(upkeep=True):
             pass  # It is open now, with room for its files, and with its image.
         now_us = self._clock.now_us()
-        return await self._run_blocking(functools.partial(self._wanted_start, bucket.storage, now_us))
+        # However long, for ever included: nothing is older than the clock.
+        oldest_us = now_us - round(min(self._config.log_retention_s * 1_000_000, now_us))
+        while True:
+            before = self._walks.get(bucket)
+            look = functools.partial(self._look, bucket.storage, oldest_us, now_us, before)
+            walk, wanted = await self._run_blocking(look)
+            self._walks[bucket] = walk
+            if walk.is_done:
+                return wanted
 
     async def cut(self, name: str, index: int, bucket: ServedBucket, wanted: int) -> LogCut:
         """Cut a changelog in front of an offset and of what is still needed. A commit that it is inside of stays.
@@ -216,18 +239,22 @@ class Retention:
         if bucket.is_open and await self._run_blocking(bucket.storage.free_log):
             bucket.log_freed += 1
 
-    def _wanted_start(self, storage: Bucket, now_us: int) -> int:
-        """Where the log would begin if nothing pinned it. What it would divide stays whole."""
-        # However long, for ever included: nothing is older than the clock.
-        oldest_us = now_us - round(min(self._config.log_retention_s * 1_000_000, now_us))
-        wanted = expired_end(storage, oldest_us, now_us)
+    def _look(
+        self, storage: Bucket, oldest_us: int, now_us: int, before: AgeWalk | None
+    ) -> tuple[AgeWalk, int]:
+        """Walk on; and where the log would begin, as far as it was walked, if nothing pinned it.
+
+        What it would divide stays whole.
+        """
+        walk = walk_expired(storage, oldest_us, now_us, before)
+        wanted = walk.end
         bytes_max = self._config.log_retention_bytes
         if storage.log_bytes > bytes_max:
             # By what each stretch takes: old changes may be much larger than new ones, or much smaller.
             offsets = range(storage.log_start, storage.log_end)
             kept = bisect_left(offsets, True, key=lambda offset: storage.log_bytes_from(offset) <= bytes_max)
             wanted = max(wanted, offsets.start + kept)
-        return storage.share_start(wanted)
+        return walk, storage.share_start(wanted)
 
     def _end_longest(self, where: str, bucket: ServedBucket, wanted: int) -> None:
         """End the pins that keep more than their principal may keep from retention."""
@@ -248,7 +275,13 @@ class Retention:
                     break
 
 
-def expired_end(storage: Bucket, oldest_us: int, now_us: int) -> int:
+def walk_expired(
+    storage: Bucket,
+    oldest_us: int,
+    now_us: int,
+    before: AgeWalk | None = None,
+    entries_max: int = _ENTRIES_WALKED_MAX,
+) -> AgeWalk:
     """Where the entries end that are all older than a time.
 
     Commit times only grow, so a clock that was ahead once makes those of all later commits too young until it has
@@ -259,23 +292,30 @@ def expired_end(storage: Bucket, oldest_us: int, now_us: int) -> int:
         storage: Of the bucket.
         oldest_us: What is older goes, in microseconds since 1970 UTC.
         now_us: The time.
+        before: What an earlier walk of the same server has found, to go on from there; None: begin anew.
+        entries_max: How many entries are looked at.
 
     Returns:
-        An offset of [log_start, log_end]; an entry's end.
+        The walk. Its end is an offset of [log_start, log_end]; an entry's end.
 
     Raises:
         DataCorrupted: An entry cannot be read.
     """
-    at = end = storage.offset_at(oldest_us)
-    newest_us = storage.entry_at(at - 1).clock_us if at > storage.log_start else 0
-    for _ in range(_ENTRIES_WALKED_MAX):
+    begin = storage.offset_at(oldest_us)
+    if before is not None and begin <= before.at <= storage.log_end:
+        at, end, newest_us = before.at, max(before.end, begin), before.newest_us
+    else:
+        at = end = begin
+        newest_us = storage.entry_at(at - 1).clock_us if at > storage.log_start else 0
+    for _ in range(entries_max):
         if at >= storage.log_end:
             break
         entry = storage.entry_at(at)
+        if newest_us <= entry.clock_us <= now_us:
+            if entry.clock_us >= oldest_us:
+                break
+            newest_us, end = entry.clock_us, entry.end
         at = entry.end
-        if not newest_us <= entry.clock_us <= now_us:
-            continue
-        if entry.clock_us >= oldest_us:
-            break
-        newest_us, end = entry.clock_us, at
-    return end
+    else:
+        return AgeWalk(at, end, newest_us, is_done=False)
+    return AgeWalk(at, end, newest_us, is_done=True)

@@ -22,7 +22,7 @@ from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.server.clock import WallClock
 from scanner.server.config import ScannerConfig
 from scanner.server.retention.lease_targets import Choice
-from scanner.server.retention.log_retention import Retention, expired_end
+from scanner.server.retention.log_retention import Retention, walk_expired
 from scanner.storage.memory.store import MemoryStore
 from scanner.storage.rocksdb.bucket import RocksBucket
 from scanner.storage.rocksdb.config import StorageConfig
@@ -92,7 +92,7 @@ def test_a_change_goes_when_it_is_older_than_that_and_not_before() -> None:
     store.create_table(description())
     bucket = store.bucket("items", 0)
     bucket.commit([mutations(store, "items", sample(range(10)))])
-    assert [expired_end(bucket, oldest_us, 9_000) for oldest_us in (5_000, 5_001)] == [0, 10]
+    assert [walk_expired(bucket, oldest_us, 9_000).end for oldest_us in (5_000, 5_001)] == [0, 10]
 
 
 async def test_changes_go_when_there_are_too_many(store: Store) -> None:

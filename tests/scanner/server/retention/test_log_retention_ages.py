@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scanner.server.config import ScannerConfig
-from scanner.server.retention.log_retention import expired_end
+from scanner.server.retention.log_retention import walk_expired
 from scanner.storage.memory.store import MemoryStore
 from scanner.storage.rocksdb.store import RocksStore
 from scanner.wire.queries import ScanQuery
-from tests.support.maintenance import open_maintenance
+from tests.support.maintenance import WALL_S, open_maintenance
 from tests.support.scans import description, mutations, sample
 from tests.support.storage_tables import ITEMS, delete, put
 
@@ -59,7 +59,7 @@ def _bucket(clocks_us: list[int]) -> Bucket:
 def test_a_wrong_clock_makes_nothing_go_early(days_ago: list[float], kept_days: float, expected: int) -> None:
     """Entries go by what their clocks said where those can have been right, and by their neighbours' age where not."""
     bucket = _bucket([NOW_US - round(days * DAY_US) for days in days_ago])
-    assert expired_end(bucket, NOW_US - round(kept_days * DAY_US), NOW_US) == expected
+    assert walk_expired(bucket, NOW_US - round(kept_days * DAY_US), NOW_US).end == expected
 
 
 @given(
@@ -77,10 +77,47 @@ def test_what_a_right_clock_stamped_goes_in_time_and_never_early(
     now = at
     skews = [max(0, skew) for _, skew in truth]
     bucket = _bucket([time + skew for time, skew in zip(times, skews, strict=True)])
-    end = expired_end(bucket, now - kept, now)
-    assert all(now - time > kept for time in times[:end])
-    if not any(skews):
-        assert end == sum(now - time > kept for time in times)
+    for before in (None, walk_expired(bucket, now - 2 * kept, now, entries_max=3)):
+        end = walk_expired(bucket, now - kept, now, before).end
+        assert all(now - time > kept for time in times[:end])
+        if not any(skews):
+            assert end == sum(now - time > kept for time in times)
+
+
+@given(
+    clocks=st.lists(st.integers(-5, 15), max_size=30),
+    times=st.lists(st.integers(0, 20), min_size=2, max_size=4),
+    entries_max=st.integers(1, 4),
+)
+def test_a_walk_in_pieces_comes_to_the_same_end(
+    clocks: list[int], times: list[int], entries_max: int
+) -> None:
+    """However few entries are looked at in one go: what goes is what a walk without a pause lets go."""
+    bucket = _bucket([clock + DAY_US for clock in clocks])
+    now = DAY_US + max(times)
+    pieces = whole = None
+    for time in sorted(times):
+        whole = walk_expired(bucket, DAY_US + time, now, whole)
+        pieces = walk_expired(bucket, DAY_US + time, now, pieces, entries_max)
+        while not pieces.is_done:
+            pieces = walk_expired(bucket, DAY_US + time, now, pieces, entries_max)
+        assert pieces == whole
+        assert whole.is_done
+
+
+@pytest.mark.rocks
+async def test_what_a_clock_that_was_ahead_stamped_goes_however_much_it_is(tmp_path: Path) -> None:
+    """More commits than are looked at in one go, a day ahead of the time, leave with the one behind them."""
+    now_us = round(WALL_S * 1e6)
+    with RocksStore.open(tmp_path / "data") as store:
+        store.create_table(ITEMS)
+        bucket = store.bucket("items", 0)
+        bucket.commit([[put(number, "a")] for number in range(10_001)], now_us + DAY_US)
+        bucket.commit([[put(0, "b")]], now_us - DAY_US)
+        async with open_maintenance(store, ScannerConfig(log_retention_s=3600)) as kept:
+            await kept.bucket()
+            await kept.maintenance.retention.sweep()
+            assert (bucket.log_start, bucket.log_end) == (10_003, 10_003)
 
 
 _WRITES = st.lists(
