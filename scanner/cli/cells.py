@@ -12,6 +12,7 @@ import datetime
 import re
 from collections.abc import Sequence
 from contextlib import suppress
+from decimal import Decimal
 from typing import Final
 
 import numpy as np
@@ -27,6 +28,8 @@ from scanner.errors import ArgumentInvalid
 FRACTION_DIGITS: Final = {"s": 0, "ms": 3, "us": 6, "ns": 9}
 BINARY_PREFIX: Final = "\\x"
 """What octets begin with where they are text; their hexadecimal digits follow."""
+_ARROW_SCALE_MAX: Final = 38
+"""Of a decimal that Arrow writes as text, above 0 and below."""
 _INTEGER: Final = r"^-?[0-9]+$"
 _INFINITE: Final = r"(?i)inf"
 _LOWEST: Final = -(2**63)
@@ -123,7 +126,33 @@ def to_text(column: pa.Array) -> pa.Array:
         return pa.array(cells, pa.string())
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
         return times_to_text(column)
+    if pa.types.is_decimal(kind):
+        return decimals_to_text(column)
     return column.cast(pa.string())
+
+
+def arrow_writes_decimals(kind: pa.DataType) -> bool:
+    """Whether Arrow writes the decimals of a type: where the scale is farther from 0 it writes that it cannot."""
+    return bool(abs(kind.scale) <= _ARROW_SCALE_MAX)
+
+
+def decimals_to_text(column: pa.Array) -> pa.Array:
+    """Write decimals as Python and Arrow do: `2.50`, `1.2E+20`."""
+    kind = column.type
+    if arrow_writes_decimals(kind):
+        return column.cast(pa.string())
+    whole = pa.Array.from_buffers(
+        pa.decimal128(kind.precision, 0), len(column), column.buffers(), offset=column.offset
+    )
+    return pa.array(
+        (None if value is None else _with_scale(value, kind.scale) for value in whole.to_pylist()),
+        pa.string(),
+    )
+
+
+def _with_scale(whole: Decimal, scale: int) -> str:
+    sign, digits, _ = whole.as_tuple()
+    return str(Decimal((sign, digits, -scale)))
 
 
 def times_to_text(column: pa.Array) -> pa.Array:

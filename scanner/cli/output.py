@@ -18,7 +18,7 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
 from scanner.cli.app import fail, is_terminal
-from scanner.cli.cells import times_to_text, to_text
+from scanner.cli.cells import arrow_writes_decimals, decimals_to_text, times_to_text, to_text
 from scanner.cli.connection import with_options
 from scanner.cli.display import print_table, print_vertically
 from scanner.escapes import escaped_json, escaped_lines
@@ -174,7 +174,7 @@ class _CsvRows:
 def _csv_type(kind: pa.DataType) -> pa.DataType:
     """As which type Arrow writes a column: numbers as they are, without quotes; the others as our own text."""
     plain = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
-    return kind if plain or pa.types.is_decimal(kind) else pa.string()
+    return kind if plain or (pa.types.is_decimal(kind) and arrow_writes_decimals(kind)) else pa.string()
 
 
 class _ArrowRows:
@@ -306,7 +306,7 @@ def json_values(column: pa.Array) -> list[object]:
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
         return list(times_to_text(column).to_pylist())
     if pa.types.is_decimal(kind):
-        return list(column.cast(pa.string()).to_pylist())
+        return list(decimals_to_text(column).to_pylist())
     if pa.types.is_floating(kind) and not pc.all(pc.is_finite(column)).as_py():
         names = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
         return [value if value is None else names.get(str(value), value) for value in column.to_pylist()]

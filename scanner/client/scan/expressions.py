@@ -67,8 +67,8 @@ class Column:
     __slots__ = ("name",)
 
     def __init__(self, name: str) -> None:
-        if not isinstance(name, str) or not name:
-            raise ArgumentInvalid(f"a column has a name, not {name!r}")
+        if not isinstance(name, str):
+            raise ArgumentInvalid(f"the name of a column is text, not {name!r}")
         self.name = name
 
     def __repr__(self) -> str:

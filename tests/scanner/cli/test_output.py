@@ -20,7 +20,7 @@ from rich.cells import cell_len
 from scanner.cli.cells import times_to_text
 from scanner.cli.display import print_table, table_lines
 from scanner.cli.files import CsvOptions, open_file
-from scanner.cli.output import format_of, open_rows
+from scanner.cli.output import format_of, json_values, open_rows
 
 BATCH = pa.record_batch(
     {
@@ -316,6 +316,32 @@ def test_what_is_written_is_read_again(tmp_path: Path, kind: str) -> None:
     for each in CELLS.schema:  # Parquet has no seconds.
         column = batch.column(each.name).cast(each.type)
         assert str(as_is(column)) == str(as_is(CELLS.column(each.name))), each.name
+
+
+@pytest.mark.parametrize(
+    ("scale", "texts"),
+    [
+        (38, ["1.05E-36", None, "-9E-38"]),
+        (39, ["1.05E-37", None, "-9E-39"]),
+        (1000, ["1.05E-998", None, "-9E-1000"]),
+        (-38, ["1.05E+40", None, "-9E+38"]),
+        (-39, ["1.05E+41", None, "-9E+39"]),
+    ],
+)
+def test_decimals_of_every_scale(tmp_path: Path, scale: int, texts: list[str | None]) -> None:
+    """JSON and CSV have each value, also where Arrow has no text of it: what the CSV has is read again."""
+    octets = b"".join(each.to_bytes(16, "little", signed=True) for each in (7, 105, 0, -9))
+    buffers = [pa.py_buffer(bytes([0b1011])), pa.py_buffer(octets)]
+    values = pa.Array.from_buffers(pa.decimal128(5, scale), 4, buffers)[1:]
+    batch = pa.record_batch({"n": [1, 2, 3], "x": values})
+    assert json_values(batch.column("x")) == texts
+    path = tmp_path / "rows.csv"
+    with path.open("wb") as file:
+        rows = open_rows("csv", file, batch.schema)
+        rows.write(batch)
+        rows.close()
+    (read,) = open_file(path, CsvOptions(), batch.schema).batches()
+    assert read.column("x").equals(values)
 
 
 def test_parquet_refuses_what_it_cannot_hold() -> None:

@@ -104,6 +104,11 @@ def test_comparison_becomes_a_predicate(
     assert scan.where(condition).plan.predicates == (Predicate("flight", operator, literals),)
 
 
+def test_a_column_may_have_no_name() -> None:
+    """A table can have one, as of the index that pandas writes into a CSV, and conditions as text name it."""
+    assert (col("") == 5) == parse_where('"" = 5')
+
+
 def test_conditions_are_all_joined(scan: Builder) -> None:
     """`&`, several arguments and several calls all mean: and."""
     first, second, third = col("flight") > 1, col("flight") < 9, col("carrier") == "UA"
