@@ -519,7 +519,7 @@ class Client:
             if missing:
                 raise refusal(missing)
             raise LeaseNotFound("the lease ended before its acquisition was answered; acquire it again")
-        return Lease(self.leases, info, missing, half_applied)
+        return Lease(self.leases, info, missing, half_applied, id_known=lease_id is not None)
 
     async def list_leases(self, table: str | None = None) -> list[LeaseInfo]:
         """The caller's leases, by id; to who administers the server everybody's.

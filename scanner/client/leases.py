@@ -248,6 +248,7 @@ class Lease:
         info: What the server said.
         not_leased: What could not be leased, of a partial acquisition.
         half_applied: What `half_applied` says.
+        id_known: Whether others may know its id, and acquire under it, too.
     """
 
     def __init__(
@@ -256,8 +257,11 @@ class Lease:
         info: LeaseInfo,
         not_leased: tuple[NotLeased, ...] = (),
         half_applied: tuple[HalfApplied, ...] = (),
+        *,
+        id_known: bool = True,
     ) -> None:
         self._leases = leases
+        self._id_known = id_known
         self._block: AbstractAsyncContextManager[None] | None = None
         self.info = info
         """As the server told of it last."""
@@ -269,6 +273,10 @@ class Lease:
         self._renewed_at = trio.current_time() - (info.ttl_s - info.remaining_s)
         self._given_up = False
         """The caller has released everything itself, or has asked for that; the lease is not lost."""
+        self._acquired = 0
+        """How often the caller has acquired more, and knows what it keeps since."""
+        self._acquiring = 0
+        """Acquisitions of the caller of which nobody knows whether they have moved it: not answered, or never."""
         self._until_renewal = trio.CancelScope()
         """Ends when the block renews it next."""
 
@@ -304,7 +312,10 @@ class Lease:
             It may have them; `buckets` and `offsets` tell that from the next renewal on.
         """
         before, asked_at = self.info.buckets, trio.current_time()
+        self._acquiring += 1
         info, _, half_applied = await self._leases.acquire(self.id, targets, self.info.ttl_s, partial=False)
+        self._acquiring -= 1
+        self._acquired += 1
         if info is None:
             raise LeaseNotFound(
                 f"lease {self.id!r} ended before its acquisition was answered; acquire it again"
@@ -325,15 +336,35 @@ class Lease:
             ttl_s: How long it lives from now on, seconds, above 0; None: as before.
 
         Raises:
-            LeaseNotFound: It is gone: what it kept may not be readable any more.
+            LeaseNotFound: It is gone: what it kept may not be readable any more. Or somebody else has acquired under
+                its id, and it keeps another state of a bucket since.
 
         Cancellation:
             Its time may have begun anew.
         """
         asked_at = trio.current_time()
-        self.info = await self._leases.renew(self.id, ttl_s)
+        moved = await self._renew(ttl_s)
+        if moved is not None:
+            raise moved
         self._renewed_at = asked_at
         self._until_renewal.deadline = self._renewal_at  # It may have less time than before.
+
+    async def _renew(self, ttl_s: float | None) -> LeaseNotFound | None:
+        """Renew it; returns what is to be said if somebody else has moved it."""
+        acquired = self._acquired
+        info = await self._leases.renew(self.id, ttl_s)
+        if acquired == self._acquired and not self._acquiring:  # Else it is the caller who has moved it.
+            kept = {(each.table, each.bucket): each for each in self.info.buckets}
+            for each in info.buckets:
+                before = kept.get((each.table, each.bucket), each)
+                if (before.log_offset, before.history) != (each.log_offset, each.history):
+                    return LeaseNotFound(
+                        f"lease {self.id!r} keeps {each.table}[{each.bucket}] as of {each.log_offset} now, and no more"
+                        f" as of {before.log_offset}: somebody else has acquired under the same id; each program needs"
+                        " an id of its own, or if_absent to share one"
+                    )
+        self.info = info
+        return None
 
     async def release(self, table: str, *buckets: int) -> None:
         """Release buckets, of all of the table if none are named. Idempotent; without any it is gone.
@@ -389,6 +420,8 @@ class Lease:
                 nursery.start_soon(renew_until_lost)
                 try:
                     yield
+                    if (moved := await self._moved()) is not None:
+                        lost.append(moved)
                 finally:
                     nursery.cancel_scope.cancel()
         finally:
@@ -398,6 +431,13 @@ class Lease:
                     await self._leases.drop_if_possible(self.id)
         if lost:
             raise lost[0]
+
+    async def _moved(self) -> LeaseNotFound | None:
+        """Why the block may have read two states, if somebody else has moved the lease since its last renewal."""
+        if self._id_known and not self._given_up:
+            with trio.move_on_after(_DROP_S), suppress(ScannerError, trio.ClosedResourceError):
+                return await self._renew(None)
+        return None
 
     async def _renew_until_lost(self) -> LeaseNotFound:
         """Renew from time to time; return why that came to an end."""

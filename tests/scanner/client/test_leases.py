@@ -240,6 +240,61 @@ async def test_a_lost_lease_ends_the_block(autojump_clock: trio.testing.MockCloc
                 await trio.sleep_forever()
 
 
+@pytest.mark.parametrize("dropped", [False, True], ids=["moved", "dropped"])
+@pytest.mark.parametrize("block_s", [1, 1000], ids=["at its end", "at a renewal"])
+async def test_a_lease_that_somebody_else_has_moved_is_lost(
+    autojump_clock: trio.testing.MockClock, dropped: bool, block_s: float
+) -> None:
+    """Scans of its id are of another state from then on. The other one's lease is not dropped."""
+    log = scanner.LeaseTarget("items", state="log")
+    async with open_virtual_items(50, config=CONFIG) as items:
+        with pytest.raises(scanner.LeaseNotFound, match="as of 60 now, and no more as of 50"):
+            async with await items.client.acquire_lease(log, lease_id="nightly") as lease:
+                await items.write(range(50, 60))
+                if dropped:
+                    await items.client.leases.drop("nightly")
+                other = await items.client.acquire_lease(log, lease_id="nightly", ttl_s=3600)
+                with trio.move_on_after(block_s):
+                    await trio.sleep_forever()
+                assert block_s == 1
+        assert lease.offsets("items") == {0: 50}
+        with pytest.raises(scanner.LeaseNotFound, match="an id of its own"):
+            await lease.renew()
+        await other.renew()
+
+
+async def test_a_lease_that_is_shared_or_that_its_own_program_moves_is_not_lost(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the program does not learn that it has moved it."""
+    log = scanner.LeaseTarget("items", state="log")
+    async with open_virtual_items(50, config=CONFIG) as items:
+        connection = items.client._connection
+        call = connection.call
+
+        async def losing(path: str, request: bytes, **options: Any) -> Any:
+            answer = await call(path, request, **options)
+            if path.endswith("/AcquireLease"):
+                raise transport.ConnectionLost("cut")
+            return answer
+
+        async with await items.client.acquire_lease(log, lease_id="nightly", ttl_s=3) as lease:
+            await items.write(range(50, 60))
+            await lease.acquire(log)
+            await items.client.acquire_lease(log, lease_id="nightly", if_absent=True)
+            with trio.move_on_after(10):
+                await trio.sleep_forever()
+            assert lease.offsets("items") == {0: 60}
+            await items.write(range(60, 70))
+            monkeypatch.setattr(connection, "call", losing)
+            with pytest.raises(scanner.ServerUnavailable):
+                await lease.acquire(log)
+            with trio.move_on_after(10):
+                await trio.sleep_forever()
+            assert lease.offsets("items") == {0: 70}
+        assert await items.client.list_leases() == []
+
+
 @pytest.mark.parametrize("released", ["items", "other"])
 async def test_a_lease_that_had_ended_is_lost_also_for_who_lets_go_of_a_part(
     autojump_clock: trio.testing.MockClock, released: str
