@@ -305,10 +305,11 @@ def _locked(destination: Path) -> Iterator[None]:
     with disk_errors(destination):
         descriptor = os.open(destination / _LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise StoreLocked(f"another backup is being made in {destination}; wait for it") from error
+        with disk_errors(destination / _LOCK_NAME):
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise StoreLocked(f"another backup is being made in {destination}; wait for it") from error
         yield
     finally:
         os.close(descriptor)

@@ -243,13 +243,14 @@ def hold_still(path: Path) -> Iterator[None]:
         yield
         return
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            holder = os.pread(descriptor, 32, 0).decode(errors="replace") or "unknown"
-            raise StoreLocked(
-                f"data directory {path} is in use by process {holder}; stop that server first, or look at a copy"
-            ) from error
+        with disk_errors(path / LOCK_NAME):
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                holder = os.pread(descriptor, 32, 0).decode(errors="replace") or "unknown"
+                raise StoreLocked(
+                    f"data directory {path} is in use by process {holder}; stop that server first, or look at a copy"
+                ) from error
         yield
     finally:
         os.close(descriptor)

@@ -16,8 +16,9 @@ import pytest
 
 from scanner.errors import DataCorrupted, StoreFailed
 from scanner.storage.rocksdb.adopt import rebuild_catalog
+from scanner.storage.rocksdb.backups import begin_backup
 from scanner.storage.rocksdb.catalog import load_catalog, load_table_entry, save_table_entry
-from scanner.storage.rocksdb.data_directory import acquire_lock
+from scanner.storage.rocksdb.data_directory import acquire_lock, hold_still
 from scanner.storage.rocksdb.envelope import seal
 from scanner.storage.rocksdb.store import RocksStore
 from tests.support.faulty_disk import faulty_disk
@@ -346,8 +347,13 @@ def test_a_file_system_without_locks_is_told(tmp_path: Path, monkeypatch: pytest
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
     monkeypatch.setattr(fcntl, "flock", refuse)
-    with pytest.raises(StoreFailed, match="LOCK: No locks available; its file system takes no locks"):
+    told = "LOCK: No locks available; its file system takes no locks"
+    with pytest.raises(StoreFailed, match=told):
         acquire_lock(tmp_path)
+    with pytest.raises(StoreFailed, match=told), hold_still(tmp_path):
+        pass
+    with pytest.raises(StoreFailed, match=told), begin_backup(tmp_path / "data", tmp_path / "backups", 0):
+        pass
 
 
 def test_a_catalog_is_rebuilt_in_a_data_directory_alone(tmp_path: Path) -> None:
