@@ -24,7 +24,15 @@ import trio
 from scanner.data.images import ImageInfo, ImageState
 from scanner.data.key_ranges import SplitWish
 from scanner.data.keys import ALL_KEYS
-from scanner.errors import ArgumentInvalid, DiskFull, ScannerError, StoreClosed, StoreFailed, TableNotFound
+from scanner.errors import (
+    ArgumentInvalid,
+    BucketNotFound,
+    DiskFull,
+    ScannerError,
+    StoreClosed,
+    StoreFailed,
+    TableNotFound,
+)
 from scanner.server.failures import Failures
 from scanner.server.image_policy import Shown, Verdict, is_stale, judge
 from scanner.sources.image_builder import ImageBuilder
@@ -144,6 +152,8 @@ class ImageKeeper:
                         made.disk_bytes,
                     )
                     self._failures.clear(failing, f"an image of {name}[{index}] was made again")
+            except (TableNotFound, BucketNotFound):
+                continue  # It was dropped meanwhile, and perhaps created anew with fewer buckets.
             except ScannerError as error:
                 use.rest(trio.current_time(), error.message)
                 self._failures.add(failing, error)

@@ -399,6 +399,36 @@ async def test_a_table_that_is_dropped_meanwhile_gets_no_image(tmp_path: Path) -
         assert files(tmp_path) == []
 
 
+@pytest.mark.parametrize("begun", [False, True], ids=["before", "while it is made"])
+async def test_a_look_says_nothing_of_a_table_that_is_dropped_meanwhile(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, begun: bool
+) -> None:
+    """Nobody needs its image. Other buckets get theirs."""
+    async with serving(tmp_path) as at:
+        for name in ("items", "others"):
+            await at.create(name)
+            for _ in range(4 if name == "items" else 2):
+                await at.scan(name)
+
+        async def drop() -> None:
+            await at.catalog.drop("items")
+
+        if begun:
+            at.when_begun.append(drop)
+        else:
+            is_wanted = at.images._is_wanted
+
+            async def is_dropped(bucket: ServedBucket) -> bool:
+                monkeypatch.setattr(at.images, "_is_wanted", is_wanted)
+                await drop()
+                return True
+
+            monkeypatch.setattr(at.images, "_is_wanted", is_dropped)
+        await at.images.sweep()
+        assert not caplog.records
+        assert await at.why("others") == "fresh enough"
+
+
 async def test_an_image_of_a_bucket_that_is_opened_anew_meanwhile_is_to_be_made_again(tmp_path: Path) -> None:
     """A write fails while it is made, and what was read of it is gone: the error says what has happened."""
     async with serving(tmp_path) as at:
