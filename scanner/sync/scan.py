@@ -22,6 +22,7 @@ from scanner.client.scan.resume_position import BucketPosition
 from scanner.client.scan.statistics import ScanStatistics
 from scanner.client.scan.table_scan import Batches as TrioBatches
 from scanner.client.table import Scan as TrioScan
+from scanner.errors import SchemaMismatch
 from scanner.extras import extras_needed
 from scanner.sync.groups import GroupScan
 from scanner.sync.hand_over import HandOver
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 
 _FLOAT_INTEGER_MAX: Final = 2**53
 """Up to it a float64 is every integer."""
+_SECONDS_MAX: Final = (2**63 - 1) // 1000
+"""Before and after 1970, that a count of milliseconds reaches."""
 
 
 class Scan(ScanBuilder):
@@ -159,12 +162,14 @@ class Scan(ScanBuilder):
         Raises:
             ExtraMissing: polars is not installed; nothing was read.
             ArgumentInvalid: The scan is endless.
+            SchemaMismatch: A time in seconds is too far away for polars, which counts milliseconds.
             ScannerError: The scan failed.
         """
         self.plan.require_end("to_polars()")
         with extras_needed("to_polars()"):
             import polars
         table = self.to_arrow(progress=progress)
+        _require_milliseconds(table)
         # polars gives a column without a name another one, and raises if the table has that.
         frame = polars.from_arrow(table.rename_columns([str(number) for number in range(table.num_columns)]))
         assert isinstance(frame, polars.DataFrame)
@@ -181,6 +186,22 @@ def _is_exact_as_float(column: pa.ChunkedArray) -> bool:
         return True
     ends = pc.min_max(column).as_py()
     return ends["min"] is None or max(-ends["min"], ends["max"]) <= _FLOAT_INTEGER_MAX
+
+
+def _require_milliseconds(table: pa.Table) -> None:
+    """Refuse times in seconds of which polars would make others, without a word: it multiplies them by 1000.
+
+    Raises:
+        SchemaMismatch: There is one.
+    """
+    for field, column in zip(table.schema, table.columns, strict=True):
+        if pa.types.is_timestamp(field.type) and field.type.unit == "s":
+            ends = pc.min_max(column.cast(pa.int64())).as_py()
+            if ends["min"] is not None and max(-ends["min"], ends["max"]) > _SECONDS_MAX:
+                raise SchemaMismatch(
+                    f"column {field.name!r} has a time that is too far away for polars, which has no seconds, and"
+                    " counts milliseconds; leave the column out by select(), or call to_arrow()"
+                )
 
 
 class _Place(NamedTuple):

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pytest
 
 import scanner.sync
-from scanner import ScannerError, StallReason, col
+from scanner import ScannerError, SchemaMismatch, StallReason, col
 from tests.scanner.sync.test_client import interrupt_once, threads, wait_released
 from tests.support.client import SCHEMA, rows
 from tests.support.interrupts import interrupted_behind
@@ -99,6 +99,25 @@ def test_polars_keeps_every_name(server: RunningServer) -> None:
         assert frame.to_dict(as_series=False) == rows.to_pydict()
         table.write(frame)
         client.drop_table("names")
+
+
+@pytest.mark.parametrize("seconds", [2**63 - 1, -(2**63), (2**63 - 1) // 1000 + 1])
+def test_polars_gets_no_seconds_that_it_has_not(server: RunningServer, seconds: int) -> None:
+    """It makes milliseconds of them, and would make 1970 of the first time that there is."""
+    reached = (2**63 - 1) // 1000
+    kind = pa.timestamp("s", "UTC")
+    rows = pa.table({"k": [1, 2, 3], "seen": pa.array([reached, -reached, None], pa.int64()).cast(kind)})
+    with scanner.sync.connect(server.endpoint) as client:
+        table = client.create_table("far", rows.schema, ["k"], buckets=1)
+        table.write(rows)
+        scan = table.new_scan()
+        found = scan.to_polars().sort("k")["seen"].to_physical().to_list()
+        assert found == [reached * 1000, -reached * 1000, None]
+        table.write(pa.table({"k": [2], "seen": pa.array([seconds], pa.int64()).cast(kind)}))
+        with pytest.raises(SchemaMismatch, match="column 'seen' has a time that is too far away for polars"):
+            scan.to_polars()
+        assert scan.select("k").to_polars().height == 3
+        client.drop_table("far")
 
 
 def test_duckdb_reads_a_scan_with_many_threads(scan: scanner.sync.Scan) -> None:
