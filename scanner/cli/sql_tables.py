@@ -339,16 +339,16 @@ class Query:
 
 
 def _require_decimals(table: str, schema: pa.Schema) -> None:
-    """Refuse decimals that DuckDB does not have; it would tell of an internal error, and of no column.
+    """Refuse decimals that DuckDB does not have: it leaves rows out, or tells of an internal error and of no column.
 
     Raises:
         Failure: A column is of such a type.
     """
     for each in schema:
-        if pa.types.is_decimal(each.type) and each.type.scale < 0:
+        if pa.types.is_decimal(each.type) and not 0 <= each.type.scale <= each.type.precision:
             fail(
-                f"DuckDB has no decimals with a negative scale, and column {each.name!r} of table {table} is"
-                f" {each.type}; weir scan reads it"
+                "DuckDB has no decimals with a negative scale, or one above the precision, and column"
+                f" {each.name!r} of table {table} is {each.type}; weir scan reads it"
             )
 
 

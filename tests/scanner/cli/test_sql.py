@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import decimal
 import functools
 import inspect
 import json
@@ -130,17 +131,37 @@ def test_columns_that_differ_in_case_alone(
         assert err.startswith(f"weir: {told}")
 
 
-def test_a_decimal_that_duckdb_does_not_have_is_named(server: RunningServer, command: Weir) -> None:
-    """The message says which column it is, whatever the query reads of the table."""
-    rows = pa.table({"k": [1], "thousands": pa.array([7000], pa.decimal128(5, -3))})
+@pytest.mark.parametrize(
+    ("table", "kind"),
+    [
+        ("thousands", pa.decimal128(5, -3)),
+        ("thousandths", pa.decimal128(3, 4)),
+        ("tiny", pa.decimal128(38, 39)),
+    ],
+)
+def test_a_decimal_that_duckdb_does_not_have_is_named(
+    server: RunningServer, command: Weir, table: str, kind: pa.DataType
+) -> None:
+    """The message says which column it is, whatever the query reads of the table. DuckDB would leave rows out."""
+    rows = pa.table({"k": [1], "odd": pa.nulls(1, kind)})
     with scanner.sync.connect(server.endpoint) as client:
-        client.create_table("rounded", rows.schema, ["k"], 1).write(rows)
-    assert command("SELECT k FROM rounded") == (
-        1,
-        "",
-        "weir: DuckDB has no decimals with a negative scale, and column 'thousands' of table rounded is"
-        " decimal128(5, -3); weir scan reads it\n",
-    )
+        client.create_table(table, rows.schema, ["k"], 1).write(rows)
+    for query in (f"SELECT k FROM {table}", f"SELECT count(*) FROM {table} WHERE odd < 100000"):
+        assert command(query) == (
+            1,
+            "",
+            "weir: DuckDB has no decimals with a negative scale, or one above the precision, and column 'odd' of table"
+            f" {table} is {kind}; weir scan reads it\n",
+        )
+
+
+def test_a_decimal_that_is_all_fraction(server: RunningServer, command: Weir) -> None:
+    """A scale as high as the precision is one that DuckDB has."""
+    rows = pa.table({"k": [1], "share": pa.array([decimal.Decimal("0.125")], pa.decimal128(3, 3))})
+    with scanner.sync.connect(server.endpoint) as client:
+        client.create_table("shares", rows.schema, ["k"], 1).write(rows)
+    code, out, _ = command("SELECT share FROM shares WHERE share < 1", "--format", "csv")
+    assert (code, out) == (0, '"share"\n0.125\n')
 
 
 def test_now_is_one_instant(server: RunningServer) -> None:
