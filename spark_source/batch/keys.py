@@ -179,6 +179,9 @@ def _float(text: str) -> float | None:
 
 def _is_exact(value: object, kind: pa.DataType) -> bool:
     """Whether a value of the column is this one."""
+    if pa.types.is_timestamp(kind) and kind.tz is not None:
+        # Of an instant at the ends of Python's calendar its own zone may have another year than it knows.
+        kind = pa.timestamp(kind.unit, "UTC")
     try:
         return bool(pa.scalar(value, kind).as_py() == value)
     except (pa.ArrowException, TypeError, ValueError, OverflowError):

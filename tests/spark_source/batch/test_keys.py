@@ -55,6 +55,16 @@ def table(*kinds: pa.DataType) -> TableDescription:
         (pa.timestamp("s"), '["2013-07-01 12:30:00"]', NOON),
         (pa.timestamp("ms", tz="Europe/Berlin"), "2013-07-01T12:30:00Z", NOON.replace(tzinfo=datetime.UTC)),
         (
+            pa.timestamp("s", tz="Europe/Berlin"),
+            "9999-12-31T23:59:59Z",
+            datetime.datetime(9999, 12, 31, 23, 59, 59, tzinfo=datetime.UTC),
+        ),
+        (
+            pa.timestamp("us", tz="-12:00"),
+            '["0001-01-01T00:00:00Z"]',
+            datetime.datetime(1, 1, 1, tzinfo=datetime.UTC),
+        ),
+        (
             pa.timestamp("ns", tz="UTC"),
             '["2013-07-01T14:30:00+02:00"]',
             NOON.replace(hour=14, tzinfo=TWO_HOURS),
