@@ -6,12 +6,14 @@ import datetime
 import decimal
 import sys
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from itertools import chain
 from numbers import Number
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import trio
 
 from scanner.errors import SchemaMismatch
@@ -82,8 +84,12 @@ def to_arrow(rows: Rows) -> ArrowRows:
         table = pa.table(own)
         # Arrow leaves a RangeIndex out, and pandas 3 makes one of every level of numbers that it fits.
         for name, values in _levels(own):
-            if name is not None and name not in table.column_names:
+            if name is None:
+                continue
+            if name not in table.column_names:
                 table = table.append_column(name, pa.array(values))
+            elif type(values).__name__ == "RangeIndex":
+                _require_same(name, table.column(name), pa.array(values))
         return table
     raise TypeError(
         "rows are an Arrow table, a data frame of polars or pandas, or another Arrow stream, not"
@@ -128,6 +134,20 @@ def _with_text_names(frame: Any) -> Any:
 
 def _levels(frame: Any) -> Iterator[tuple[str | None, Any]]:
     return ((name, frame.index.get_level_values(level)) for level, name in enumerate(frame.index.names))
+
+
+def _require_same(name: str, column: pa.ChunkedArray, level: pa.Array) -> None:
+    """Refuse a level of an index that has the name of a column, but for one that was made of it (`drop=False`).
+
+    Raises:
+        SchemaMismatch: Its values are others.
+    """
+    with suppress(pa.ArrowException):  # They cannot even be compared.
+        if pc.all(pc.fill_null(pc.equal(column, level), False)).as_py() is not False:
+            return
+    raise SchemaMismatch(
+        f"column {name!r} and the index of that name have other values; reset_index(drop=True) leaves the index out"
+    )
 
 
 def _require_one_kind(name: object, values: Iterable[object]) -> None:

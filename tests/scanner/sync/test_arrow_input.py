@@ -148,6 +148,18 @@ def test_an_index_of_pandas_is_a_column(table: scanner.sync.Table) -> None:
         table.write(frame.iloc[[0, 1, 3]])
 
 
+def test_a_range_as_an_index_with_the_name_of_a_column(table: scanner.sync.Table) -> None:
+    """Arrow leaves it out and takes the column: right only where they are the same, as `set_index(drop=False)` has."""
+    frame: pd.DataFrame = ROWS.to_pandas().assign(k=range(ROWS.num_rows))
+    for index in (pd.RangeIndex(len(frame), name="k"), pd.RangeIndex(0, name="k")):
+        table.write(frame.head(len(index)).set_index(index))
+    before = stored(table)
+    for name, start in (("k", 7), ("text", 0)):
+        with pytest.raises(scanner.SchemaMismatch, match=rf"column '{name}' and the index of that name"):
+            table.write(frame.set_index(pd.RangeIndex(start, start + len(frame), name=name)))
+    assert stored(table).equals(before)
+
+
 def test_a_level_of_pandas_whose_name_is_a_number(client: scanner.sync.Client) -> None:
     """It has its own values, also where its name is the place of another level, as of columns without names."""
     table = client.create_table(
