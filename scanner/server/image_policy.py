@@ -91,7 +91,7 @@ def _judge_missing(config: ScannerConfig, use: ImageUse) -> Verdict:
 def _judge_shown(config: ScannerConfig, use: ImageUse, shown: Shown) -> Verdict:
     if not is_stale(config, shown):
         return Verdict(False, "fresh enough")
-    what = "the changelog has lost changes since" if shown.log_lost else "many changes since"
+    what = "the changelog was cut behind it" if shown.log_lost else "many changes since"
     if use.image_scans < WANTED_READS and use.read_bytes < config.image_bytes_min:
         return Verdict(False, f"{what}, and hardly a scan has asked for it")
     return Verdict(True, f"to be made anew: {what}")

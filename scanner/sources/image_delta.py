@@ -125,7 +125,9 @@ class ImageDelta:
             block = self._bucket.read_change_block(start, stop, _STEP_BYTES)
         except (OffsetOutOfRange, DataCorrupted) as error:
             if self._bucket.log_start > start:  # dropped while they were read, they look damaged
-                raise ImageDamaged(f"the changelog has lost changes since, from {start} on") from error
+                raise ImageDamaged(
+                    f"the changelog was cut behind it, and changes from {start} on are gone"
+                ) from error
             raise
         return block
 

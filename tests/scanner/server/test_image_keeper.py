@@ -192,7 +192,7 @@ async def test_a_used_image_is_made_anew_after_many_changes(
         assert await at.scan() == (ReadSource.IMAGE, *expected[1:])
 
 
-@pytest.mark.parametrize(("cut_behind", "why"), [(0, "fresh enough"), (1, "lost changes")])
+@pytest.mark.parametrize(("cut_behind", "why"), [(0, "fresh enough"), (1, "cut behind it")])
 async def test_an_image_at_the_start_of_the_log_has_all_its_changes(
     tmp_path: Path, cut_behind: int, why: str
 ) -> None:
@@ -654,10 +654,10 @@ async def test_a_delta_that_is_too_large_or_lost_takes_the_image_along(
     async with serving(tmp_path, replace(CONFIG, image_delta_bytes_max=10_000)) as served:
         await served.create()
         bucket = await served.bucket()
-        for changed_rows, why in ((100, "image_delta_bytes_max"), (1, "lost changes")):
+        for changed_rows, why in ((100, "image_delta_bytes_max"), (1, "cut behind it")):
             await served.make()
             await served.write(range(changed_rows))
-            if why == "lost changes":
+            if why == "cut behind it":
                 bucket.storage.truncate_log(bucket.storage.log_end)
             await served.deltas.extend_all()
             assert bucket.image.current is None

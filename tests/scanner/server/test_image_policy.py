@@ -42,7 +42,7 @@ def used(*scans: int, of_image: int = 0) -> ImageUse:
         (used(1000), STALE, True, "many changes"),
         (used(of_image=2), Shown(10, 1000, False), False, "fresh enough"),
         (used(of_image=2), Shown(10, 1001, False), True, "many changes"),
-        (used(of_image=2), Shown(1_000_000, 1, True), True, "lost changes"),
+        (used(of_image=2), Shown(1_000_000, 1, True), True, "cut behind it"),
         (used(of_image=2), Shown(1_000_000, 1, False, DELTA_BYTES // 2), False, "fresh enough"),
         (used(of_image=2), Shown(1_000_000, 1, False, DELTA_BYTES // 2 + 1), True, "many changes"),
     ],

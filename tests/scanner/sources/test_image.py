@@ -466,7 +466,7 @@ def test_without_its_changes_an_image_is_given_up(tmp_path: Path, how: str) -> N
 
     assert table_of(batches).equals(table_of(expected))
     (damage,) = told
-    assert ("lost changes" if how == "truncated" else "image_delta_bytes_max") in str(damage)
+    assert ("cut behind it" if how == "truncated" else "image_delta_bytes_max") in str(damage)
 
 
 def test_what_is_not_cached_is_fetched_first(tmp_path: Path) -> None:
