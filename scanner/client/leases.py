@@ -12,7 +12,7 @@ import math
 import secrets
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, TypeVar
 
@@ -50,8 +50,8 @@ if TYPE_CHECKING:
 _RENEWALS_PER_TTL: Final = 3
 """Two may fail, and the lease still lives."""
 _TRIES_PER_RENEWAL: Final = 4
-_DROP_S: Final = 5.0
-"""How long leaving a block waits for the drop. If it fails, the lease ends with its time."""
+_LEAVE_S: Final = 5.0
+"""How long leaving a block waits for a look and the drop. If that fails, the lease ends with its time."""
 _AGE_S_MAX: Final = 1e9
 _TTL_S_MAX: Final = 2**32
 
@@ -276,7 +276,8 @@ class Lease:
         self._acquired = 0
         """How often the caller has acquired more, and knows what it keeps since."""
         self._acquiring = 0
-        """Acquisitions of the caller of which nobody knows whether they have moved it: not answered, or never."""
+        """Acquisitions of the caller of which nobody knows whether they have moved it: not answered, or never, or
+        beside another one."""
         self._until_renewal = trio.CancelScope()
         """Ends when the block renews it next."""
 
@@ -312,9 +313,11 @@ class Lease:
             It may have them; `buckets` and `offsets` tell that from the next renewal on.
         """
         before, asked_at = self.info.buckets, trio.current_time()
+        acquired = self._acquired
         self._acquiring += 1
         info, _, half_applied = await self._leases.acquire(self.id, targets, self.info.ttl_s, partial=False)
-        self._acquiring -= 1
+        if acquired == self._acquired:  # Else another one was answered meanwhile, and may be the later one.
+            self._acquiring -= 1
         self._acquired += 1
         if info is None:
             raise LeaseNotFound(
@@ -346,14 +349,17 @@ class Lease:
         moved = await self._renew(ttl_s)
         if moved is not None:
             raise moved
-        self._renewed_at = asked_at
+        self._renewed_at = max(self._renewed_at, asked_at)
         self._until_renewal.deadline = self._renewal_at  # It may have less time than before.
 
     async def _renew(self, ttl_s: float | None) -> LeaseNotFound | None:
         """Renew it; returns what is to be said if somebody else has moved it."""
         acquired = self._acquired
         info = await self._leases.renew(self.id, ttl_s)
-        if acquired == self._acquired and not self._acquiring:  # Else it is the caller who has moved it.
+        if acquired != self._acquired:  # The caller has acquired meanwhile: this may be what it kept before.
+            self.info = replace(self.info, ttl_s=min(self.info.ttl_s, info.ttl_s))
+            return None
+        if not self._acquiring:  # Else it may be the caller who has moved it.
             kept = {(each.table, each.bucket): each for each in self.info.buckets}
             for each in info.buckets:
                 before = kept.get((each.table, each.bucket), each)
@@ -410,6 +416,7 @@ class Lease:
     @asynccontextmanager
     async def _kept(self) -> AsyncIterator[None]:
         lost: list[LeaseNotFound] = []
+        until: float | None = None
         try:
             async with bare(trio.open_nursery()) as nursery:
 
@@ -420,23 +427,27 @@ class Lease:
                 nursery.start_soon(renew_until_lost)
                 try:
                     yield
-                    if (moved := await self._moved()) is not None:
+                    until = trio.current_time() + _LEAVE_S
+                    if (moved := await self._moved(until)) is not None:
                         lost.append(moved)
                 finally:
                     nursery.cancel_scope.cancel()
         finally:
             if not lost:
                 self._given_up = True
-                with trio.move_on_after(_DROP_S, shield=True):
+                with trio.move_on_at(until or trio.current_time() + _LEAVE_S, shield=True):
                     await self._leases.drop_if_possible(self.id)
         if lost:
             raise lost[0]
 
-    async def _moved(self) -> LeaseNotFound | None:
-        """Why the block may have read two states, if somebody else has moved the lease since its last renewal."""
+    async def _moved(self, until: float) -> LeaseNotFound | None:
+        """Why the block may have read two states, if somebody else may have moved the lease since its last renewal."""
         if self._id_known and not self._given_up:
-            with trio.move_on_after(_DROP_S), suppress(ScannerError, trio.ClosedResourceError):
-                return await self._renew(None)
+            with trio.move_on_at(until), suppress(ScannerError, trio.ClosedResourceError):
+                try:
+                    return await self._renew(None)
+                except LeaseNotFound as error:  # Who has moved it may have dropped it, too.
+                    return error
         return None
 
     async def _renew_until_lost(self) -> LeaseNotFound:

@@ -295,6 +295,75 @@ async def test_a_lease_that_is_shared_or_that_its_own_program_moves_is_not_lost(
         assert await items.client.list_leases() == []
 
 
+@pytest.mark.parametrize("late", ["RenewLease", "AcquireLease"])
+async def test_answers_may_overtake_one_another(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch, late: str
+) -> None:
+    """A program that acquires more while its lease is renewed, or twice at once, has not lost it to somebody else."""
+    log = scanner.LeaseTarget("items", state="log")
+    async with open_virtual_items(50, config=CONFIG) as items:
+        connection = items.client._connection
+        call = connection.call
+
+        async def delaying(path: str, request: bytes, **options: Any) -> Any:
+            answer = await call(path, request, **options)
+            if path.endswith(late):
+                monkeypatch.undo()
+                await trio.sleep(5)
+            return answer
+
+        async with await items.client.acquire_lease(log, lease_id="nightly", ttl_s=30) as lease:
+            await items.write(range(50, 60))
+            monkeypatch.setattr(connection, "call", delaying)
+            async with trio.open_nursery() as nursery:
+                if late == "RenewLease":
+                    nursery.start_soon(lease.renew)
+                else:
+                    nursery.start_soon(lease.acquire, log)
+                await trio.sleep(1)
+                await items.write(range(60, 70))
+                await lease.acquire(log)
+                assert lease.offsets("items") == {0: 70}
+            with trio.move_on_after(100):
+                await trio.sleep_forever()
+            assert lease.offsets("items") == {0: 70}
+
+
+async def test_a_lease_that_somebody_else_has_moved_and_dropped_is_lost(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """As where the second run of a job is the shorter one: the first has read two states meanwhile."""
+    log = scanner.LeaseTarget("items", state="log")
+    async with open_virtual_items(50, config=CONFIG) as items:
+        scan = items.table.new_scan().with_lease("nightly")
+        with pytest.raises(scanner.LeaseNotFound, match="there is no lease 'nightly'"):
+            async with await items.client.acquire_lease(log, lease_id="nightly"):
+                await items.write(range(50, 60))
+                async with await items.client.acquire_lease(log, lease_id="nightly"):
+                    assert (await scan.to_arrow()).num_rows == 60
+
+
+async def test_leaving_a_block_takes_no_longer_where_an_id_is_known(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Of a server that does not answer: the look for whether it was moved, and the drop, have one time."""
+    async with open_virtual_items(50, config=CONFIG) as items:
+        times_s: list[float] = []
+        for lease_id in (None, "nightly"):
+            lease = await items.client.acquire_lease("items", lease_id=lease_id)
+            with pytest.MonkeyPatch.context() as patched:
+                async with lease:
+                    patched.setattr(items.client._connection, "call", _never)
+                    left_at = trio.current_time()
+                times_s.append(trio.current_time() - left_at)
+        assert times_s[0] > 0
+        assert times_s[1] == times_s[0]
+
+
+async def _never(*_args: object, **_options: object) -> None:
+    await trio.sleep_forever()
+
+
 @pytest.mark.parametrize("released", ["items", "other"])
 async def test_a_lease_that_had_ended_is_lost_also_for_who_lets_go_of_a_part(
     autojump_clock: trio.testing.MockClock, released: str
