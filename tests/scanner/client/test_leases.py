@@ -305,11 +305,14 @@ async def test_answers_may_overtake_one_another(
         connection = items.client._connection
         call = connection.call
 
+        made, let_come = trio.Event(), trio.Event()
+
         async def delaying(path: str, request: bytes, **options: Any) -> Any:
             answer = await call(path, request, **options)
             if path.endswith(late):
                 monkeypatch.undo()
-                await trio.sleep(5)
+                made.set()
+                await let_come.wait()
             return answer
 
         async with await items.client.acquire_lease(log, lease_id="nightly", ttl_s=30) as lease:
@@ -320,10 +323,11 @@ async def test_answers_may_overtake_one_another(
                     nursery.start_soon(lease.renew)
                 else:
                     nursery.start_soon(lease.acquire, log)
-                await trio.sleep(1)
+                await made.wait()
                 await items.write(range(60, 70))
                 await lease.acquire(log)
                 assert lease.offsets("items") == {0: 70}
+                let_come.set()
             with trio.move_on_after(100):
                 await trio.sleep_forever()
             assert lease.offsets("items") == {0: 70}
