@@ -156,6 +156,8 @@ class Scan(ScanBuilder):
     def to_polars(self, *, progress: bool = False) -> pl.DataFrame:
         """Run the scan and collect every row as a data frame of polars.
 
+        Times whose zone is an offset, such as `+05:30`, come in UTC: polars has no such zones.
+
         Args:
             progress: See `to_arrow`.
 
@@ -170,6 +172,7 @@ class Scan(ScanBuilder):
             import polars
         table = self.to_arrow(progress=progress)
         _require_milliseconds(table)
+        table = table.cast(pa.schema(map(_with_named_zone, table.schema)))
         # polars gives a column without a name another one, and raises if the table has that.
         frame = polars.from_arrow(table.rename_columns([str(number) for number in range(table.num_columns)]))
         assert isinstance(frame, polars.DataFrame)
@@ -202,6 +205,14 @@ def _require_milliseconds(table: pa.Table) -> None:
                     f"column {field.name!r} has a time that is too far away for polars, which has no seconds, and"
                     " counts milliseconds; leave the column out by select(), or call to_arrow()"
                 )
+
+
+def _with_named_zone(column: pa.Field) -> pa.Field:
+    """The column, of the same instants in UTC if its zone is an offset, at which polars panics."""
+    kind = column.type
+    if pa.types.is_timestamp(kind) and kind.tz is not None and kind.tz.startswith(("+", "-")):
+        return column.with_type(pa.timestamp(kind.unit, "UTC"))
+    return column
 
 
 class _Place(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import gc
 import itertools
 import subprocess
@@ -118,6 +119,25 @@ def test_polars_gets_no_seconds_that_it_has_not(server: RunningServer, seconds: 
             scan.to_polars()
         assert scan.select("k").to_polars().height == 3
         client.drop_table("far")
+
+
+def test_polars_gets_times_of_an_offset_in_utc(server: RunningServer) -> None:
+    """It has no zones but those with a name."""
+    at = datetime.datetime(2013, 7, 1, 12, tzinfo=datetime.UTC)
+    rows = pa.table(
+        {
+            "k": [1],
+            "offset": pa.array([at], pa.timestamp("us", "+05:30")),
+            "name": pa.array([at], pa.timestamp("us", "Asia/Kolkata")),
+        }
+    )
+    with scanner.sync.connect(server.endpoint) as client:
+        table = client.create_table("zones", rows.schema, ["k"], buckets=1)
+        table.write(rows)
+        frame = table.new_scan().to_polars()
+        client.drop_table("zones")
+    assert frame.row(0) == (1, at, at)
+    assert [getattr(kind, "time_zone", None) for kind in frame.dtypes] == [None, "UTC", "Asia/Kolkata"]
 
 
 def test_duckdb_reads_a_scan_with_many_threads(scan: scanner.sync.Scan) -> None:
