@@ -45,7 +45,7 @@ from scanner.cli.files import NULL_VALUES_DEFAULT, CsvOptions, RowFile, open_fil
 from scanner.cli.repeated_keys import RepeatedKeys
 from scanner.cli.units import counted
 from scanner.client.client import BUCKETS_DEFAULT
-from scanner.client.request_rows import joined, wider_by
+from scanner.client.request_rows import joined, request_scale
 from scanner.client.writer import shown_progress
 from scanner.data.keys import key_cells
 from scanner.data.literals import Temporal, decimal_literal
@@ -311,7 +311,7 @@ def _load(table: Table, source: RowFile, file: Path, created: bool) -> int:
         repeated = RepeatedKeys(table.description)
         _require_columns(table.description, source.schema, file)
         with _progress(table.name, source.rows) as show, table.open_writer(advance) as writer:
-            for batch in joined(source.batches(), wider_by(table.buckets)):
+            for batch in joined(source.batches(), request_scale(table.buckets)):
                 with _numbering_rows(table.description, batch, rows_before, file):
                     repeated.add(batch)
                     writer.write(batch)

@@ -8,7 +8,7 @@ holds up the server for as long as it takes.
 Invariants:
 
 1. The pieces of rows are the rows, in their order.
-2. A piece has at most `REQUEST_ROWS_MAX` rows and about `REQUEST_BYTES_MAX` octets, or up to `WIDER_MAX` times as much
+2. A piece has at most `REQUEST_ROWS_MAX` rows and about `REQUEST_BYTES_MAX` octets, or up to `SCALE_MAX` times as much
    of which no bucket gets more than that. One row may be larger.
 """
 
@@ -33,26 +33,26 @@ if TYPE_CHECKING:
 
 REQUEST_ROWS_MAX: Final = 8192
 REQUEST_BYTES_MAX: Final = 1024 * 1024
-WIDER_MAX: Final = 8
+SCALE_MAX: Final = 8
 """How many times as much a request may have that goes to many buckets."""
 _BUCKETS_EACH: Final = 2
 """Of rows whose keys are spread evenly, a bucket gets half of what it may, so that few requests have to be cut."""
 
 
-def wider_by(buckets: int) -> int:
+def request_scale(buckets: int) -> int:
     """How many times as much a request to write has, in a table of so many buckets."""
-    return max(1, min(WIDER_MAX, buckets // _BUCKETS_EACH))
+    return max(1, min(SCALE_MAX, buckets // _BUCKETS_EACH))
 
 
 def conformed(
-    rows: ArrowRows, conform: Callable[..., pa.RecordBatch], wider: int = 1
+    rows: ArrowRows, conform: Callable[..., pa.RecordBatch], scale: int = 1
 ) -> Iterator[pa.RecordBatch]:
     """Rows as a table has them, in batches of the size of a request.
 
     Args:
         rows: Perhaps none; then their columns are looked at, too.
         conform: That of the table, for rows or for keys.
-        wider: How many times as much a request may have.
+        scale: How many times as much a request may have.
 
     Raises:
         SchemaMismatch, KeyInvalid: They do not fit; a row has its number among all.
@@ -61,7 +61,7 @@ def conformed(
     none = [pa.nulls(0, kind) for kind in rows.schema.types]  # Which there are of every type.
     conform(pa.RecordBatch.from_arrays(none, names=rows.schema.names))
     first_row = 0
-    for piece in split_rows(rows, wider):
+    for piece in split_rows(rows, scale):
         yield conform(piece, first_row=first_row)
         first_row += piece.num_rows
 
@@ -83,7 +83,7 @@ class BucketShares:
         A key that cannot be stored is the server's to refuse: then the piece is cut as for one bucket.
         """
         size = _size(piece)
-        if _is_plain(piece.num_rows, size):
+        if _fits_one_bucket(piece.num_rows, size):
             yield piece
             return
         numbers = np.zeros(piece.num_rows, np.uint32)
@@ -95,7 +95,7 @@ class BucketShares:
         self, piece: pa.RecordBatch, numbers: NDArray[np.uint32], row_bytes: float
     ) -> Iterator[pa.RecordBatch]:
         share = int(np.bincount(numbers).max())
-        if len(numbers) == 1 or _is_plain(share, int(share * row_bytes)):
+        if len(numbers) == 1 or _fits_one_bucket(share, int(share * row_bytes)):
             yield piece
             return
         middle = len(numbers) // 2
@@ -103,7 +103,7 @@ class BucketShares:
         yield from self._halve(piece.slice(middle), numbers[middle:], row_bytes)
 
 
-def _is_plain(rows: int, size: int) -> bool:
+def _fits_one_bucket(rows: int, size: int) -> bool:
     return rows <= REQUEST_ROWS_MAX and size <= REQUEST_BYTES_MAX
 
 
@@ -125,17 +125,17 @@ def _with_plain_nulls(rows: ArrowRows) -> ArrowRows:
     return rows
 
 
-def joined(batches: Iterable[pa.RecordBatch], wider: int) -> Iterator[pa.RecordBatch]:
+def joined(batches: Iterable[pa.RecordBatch], scale: int) -> Iterator[pa.RecordBatch]:
     """Adjacent batches as one, as far as a request may have as much: those of a scan have a few thousand rows each.
 
     Args:
         batches: Of one schema.
-        wider: How many times as much a request may have; 1: they stay as they are.
+        scale: How many times as much a request may have; 1: they stay as they are.
     """
-    if wider == 1:
+    if scale == 1:
         yield from batches
         return
-    rows_max, bytes_max = wider * REQUEST_ROWS_MAX, wider * REQUEST_BYTES_MAX
+    rows_max, bytes_max = scale * REQUEST_ROWS_MAX, scale * REQUEST_BYTES_MAX
     held: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
@@ -149,43 +149,43 @@ def joined(batches: Iterable[pa.RecordBatch], wider: int) -> Iterator[pa.RecordB
     yield from _as_one(held)
 
 
-def split_rows(rows: ArrowRows, wider: int = 1) -> Iterator[pa.RecordBatch]:
+def split_rows(rows: ArrowRows, scale: int = 1) -> Iterator[pa.RecordBatch]:
     """Cut rows into batches of the size of a request, in order; views, no copies, unless chunks are small.
 
     Args:
         rows: Perhaps none.
-        wider: How many times as much a request may have.
+        scale: How many times as much a request may have.
     """
-    rows_max = wider * REQUEST_ROWS_MAX
-    batches: Iterable[pa.RecordBatch]
+    rows_max = scale * REQUEST_ROWS_MAX
+    batches = [rows]
     if isinstance(rows, pa.Table):
+        batches = rows.to_batches()
         if any(column.num_chunks > 1 + rows.num_rows // 1024 for column in rows.columns):
-            # Arrow does not join an empty chunk that a stream has cut from between rows.
-            held = [batch for batch in rows.to_batches() if batch.num_rows]
-            rows = pa.Table.from_batches(held, rows.schema).combine_chunks()
-        batches = joined(rows.to_batches(max_chunksize=rows_max), wider)
-    else:
-        batches = (rows.slice(start, rows_max) for start in range(0, rows.num_rows, rows_max))
-    for batch in batches:
-        yield from _halve(batch, wider * REQUEST_BYTES_MAX)
+            batches = _as_one(batches)
+    parts = (
+        batch.slice(start, rows_max) for batch in batches for start in range(0, batch.num_rows, rows_max)
+    )
+    for batch in joined(parts, scale):
+        yield from _halve(batch, scale * REQUEST_BYTES_MAX)
 
 
 def _as_one(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    if len(batches) < 2:
-        return batches
+    """Batches as one, if Arrow can join them: not dictionaries with more values than their type of index can count."""
+    # Nor does it join an empty batch that a stream has cut from between rows.
     held = [batch for batch in batches if batch.num_rows]
+    if len(held) < 2:
+        return held
     try:
-        table = pa.Table.from_batches(held, batches[0].schema).combine_chunks()
-    except pa.ArrowException:  # Not every kind of dictionaries can be joined.
+        table = pa.Table.from_batches(held).combine_chunks()
+    except pa.ArrowException:
         return held
     together: list[pa.RecordBatch] = table.to_batches()
     return together
 
 
 def _halve(batch: pa.RecordBatch, bytes_max: int) -> Iterator[pa.RecordBatch]:
-    if batch.num_rows <= 1 or _size(batch) <= bytes_max:
-        if batch.num_rows:
-            yield batch
+    if batch.num_rows == 1 or _size(batch) <= bytes_max:
+        yield batch
         return
     middle = batch.num_rows // 2
     yield from _halve(batch.slice(0, middle), bytes_max)

@@ -34,7 +34,7 @@ from scanner.client.request_rows import (
     REQUEST_ROWS_MAX,
     BucketShares,
     conformed,
-    wider_by,
+    request_scale,
 )
 from scanner.client.writer_ids import WriterId
 from scanner.data.table import TableDescription
@@ -116,8 +116,8 @@ class Writer:
         deletes = operation == pb.WriteRequest.OPERATION_DELETE
         conform = table.conform_keys if deletes else table.conform
         # A commit holds what its deletes remove, and nobody here knows how much that is.
-        wider = 1 if deletes else wider_by(table.buckets)
-        self._conformed = functools.partial(conformed, conform=conform, wider=wider)
+        scale = 1 if deletes else request_scale(table.buckets)
+        self._conformed = functools.partial(conformed, conform=conform, scale=scale)
         self._shares = BucketShares(table)
         self._writer_id = writer_id
         self._on_acknowledged = on_acknowledged

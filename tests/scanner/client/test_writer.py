@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from scanner.client.request_rows import (
     REQUEST_BYTES_MAX,
     REQUEST_ROWS_MAX,
-    WIDER_MAX,
+    SCALE_MAX,
     BucketShares,
     conformed,
     joined,
+    request_scale,
     split_rows,
-    wider_by,
 )
 from scanner.data.keys import KeyCodec, buckets_of
 from scanner.data.table import TableDescription
@@ -31,19 +31,19 @@ from tests.support.conformance import open_virtual_items
 from tests.support.scans import sample
 
 
-@given(sizes=st.lists(st.integers(0, 3_000), max_size=60), wider=st.sampled_from([1, 2, WIDER_MAX]))
-def test_pieces_are_the_rows_in_order(sizes: list[int], wider: int) -> None:
+@given(sizes=st.lists(st.integers(0, 3_000), max_size=60), scale=st.sampled_from([1, 2, SCALE_MAX]))
+def test_pieces_are_the_rows_in_order(sizes: list[int], scale: int) -> None:
     """The pieces concatenated are the rows, whatever the chunks; none is empty or too long."""
     chunks, first = [], 0
     for size in sizes:
         chunks.append(pa.record_batch({"k": pa.array(range(first, first + size), pa.int64())}))
         first += size
     table = pa.Table.from_batches(chunks, schema=pa.schema([("k", pa.int64())]))
-    pieces = list(split_rows(table, wider))
+    pieces = list(split_rows(table, scale))
     assert [k for piece in pieces for k in piece["k"].to_pylist()] == list(range(first))
-    assert all(0 < piece.num_rows <= wider * REQUEST_ROWS_MAX for piece in pieces)
-    if wider > 1:
-        assert len(pieces) <= 1 + 2 * first // (wider * REQUEST_ROWS_MAX)
+    assert all(0 < piece.num_rows <= scale * REQUEST_ROWS_MAX for piece in pieces)
+    if scale > 1:
+        assert len(pieces) <= 1 + 2 * first // (scale * REQUEST_ROWS_MAX)
 
 
 @pytest.mark.parametrize("width", [10, 100_000, 3_000_000])
@@ -99,20 +99,20 @@ KEYED = TableDescription("t", pa.schema([("k", pa.int64()), ("text", pa.string()
 def test_no_bucket_gets_more_than_a_request_to_one_bucket_has(buckets: int, width: int, rows: int) -> None:
     """However the keys are spread: over all buckets, or all of them in one, as those of a scan of that bucket are."""
     table = TableDescription("t", KEYED.schema, ("k",), buckets)
-    codec, shares, wider = KeyCodec(table), BucketShares(table), wider_by(buckets)
+    codec, shares, scale = KeyCodec(table), BucketShares(table), request_scale(buckets)
     keys = pa.record_batch({"k": pa.array(range(rows * min(4, buckets)))})
     numbers = buckets_of(codec.encode_array(keys), buckets)
     for wanted in (numbers >= 0, numbers == 0):
         mine = keys.filter(pa.array(wanted))["k"][:rows]
         text = pa.DictionaryArray.from_arrays(pa.array(np.zeros(len(mine), np.int8)), ["x" * width])
         batch = pa.record_batch({"k": mine, "text": text})
-        parts = [part for piece in conformed(batch, table.conform, wider) for part in shares.cut(piece)]
+        parts = [part for piece in conformed(batch, table.conform, scale) for part in shares.cut(piece)]
         assert [key for part in parts for key in part["k"].to_pylist()] == mine.to_pylist()
         largest = [np.bincount(buckets_of(codec.encode_array(part), buckets)).max() for part in parts]
         assert max(largest) <= REQUEST_ROWS_MAX
         assert max(largest) * width <= REQUEST_BYTES_MAX
         if wanted.all() and width == 10:
-            assert len(parts) == -(-rows // (wider * REQUEST_ROWS_MAX))
+            assert len(parts) == -(-rows // (scale * REQUEST_ROWS_MAX))
 
 
 def test_a_key_that_cannot_be_stored_is_the_servers_to_refuse() -> None:
@@ -125,12 +125,17 @@ def test_a_key_that_cannot_be_stored_is_the_servers_to_refuse() -> None:
 
 
 def test_dictionaries_that_cannot_be_joined_stay_as_they_are() -> None:
-    """Arrow joins no nested ones with other values; each batch is a request then."""
+    """Of an index of 8 bits, with more values than it counts together; also where the chunks are tiny."""
+    indices = pa.array(range(100), pa.int8())
     batches = [
-        pa.record_batch({"k": pa.array([[each]]).cast(pa.list_(pa.dictionary(pa.int8(), pa.string())))})
-        for each in ("a", "b")
+        pa.record_batch({"k": pa.DictionaryArray.from_arrays(indices, [f"{word}{n}" for n in range(100)])})
+        for word in ("a", "b")
     ]
-    assert [batch["k"].to_pylist() for batch in joined(batches, 2)] in ([[["a"]], [["b"]]], [[["a"], ["b"]]])
+    assert list(joined(batches, 2)) == batches
+    tiny = pa.Table.from_batches([batch.slice(row, 1) for batch in batches for row in range(100)])
+    for scale in (1, 2):
+        pieces = list(split_rows(tiny, scale))
+        assert [k for piece in pieces for k in piece["k"].to_pylist()] == tiny["k"].to_pylist()
 
 
 WITHOUT_VALUES = [
@@ -218,7 +223,7 @@ async def test_a_write_that_reaches_no_server_says_that_nothing_is_durable(
 
 async def test_many_rows_reach_many_buckets_in_few_commits() -> None:
     """One for each bucket, of as many rows as a request may have; deletes, whose rows may be large, in more."""
-    rows = WIDER_MAX * REQUEST_ROWS_MAX
+    rows = SCALE_MAX * REQUEST_ROWS_MAX
     async with open_client(MemoryStore()) as (client, _):
         table = await client.create_table("wide", pa.schema([("k", pa.int64())]), ["k"], buckets=16)
         keys = pa.table({"k": range(rows)})
