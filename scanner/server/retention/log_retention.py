@@ -242,12 +242,14 @@ class Retention:
     def _look(
         self, storage: Bucket, oldest_us: int, now_us: int, before: AgeWalk | None
     ) -> tuple[AgeWalk, int]:
-        """Walk on; and where the log would begin, as far as it was walked, if nothing pinned it.
+        """Walk on; and, once that is done, where the log would begin if nothing pinned it.
 
         What it would divide stays whole.
         """
         walk = walk_expired(storage, oldest_us, now_us, before)
         wanted = walk.end
+        if not walk.is_done:
+            return walk, wanted
         bytes_max = self._config.log_retention_bytes
         if storage.log_bytes > bytes_max:
             # By what each stretch takes: old changes may be much larger than new ones, or much smaller.
