@@ -143,7 +143,7 @@ def _require_same(name: str, column: pa.ChunkedArray, level: pa.Array) -> None:
         SchemaMismatch: Its values are others.
     """
     with suppress(pa.ArrowException):  # They cannot even be compared.
-        if pc.all(pc.fill_null(pc.equal(column, level), False)).as_py() is not False:
+        if pc.all(pc.fill_null(pc.equal(column, level), False), min_count=0).as_py():
             return
     raise SchemaMismatch(
         f"column {name!r} and the index of that name have other values; reset_index(drop=True) leaves the index out"
