@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -204,24 +204,35 @@ async def test_an_acquisition_that_is_cancelled_leaves_no_lease(
         assert leases_seen == {0, 1}
 
 
+def replace_answers(
+    monkeypatch: pytest.MonkeyPatch,
+    client: scanner.Client,
+    method: str,
+    replace: Callable[[Any], Awaitable[Any]],
+) -> None:
+    """Have the client get what `replace` makes of each answer of a method, which the server has given all the same."""
+    call = client._connection.call
+
+    async def replacing(path: str, request: bytes, **options: Any) -> Any:
+        answer = await call(path, request, **options)
+        return await replace(answer) if path.endswith(f"/{method}") else answer
+
+    monkeypatch.setattr(client._connection, "call", replacing)
+
+
 @pytest.mark.parametrize("damaged", [False, True], ids=["cut", "damaged"])
 async def test_an_acquisition_whose_answer_is_lost_leaves_no_lease(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch, damaged: bool
 ) -> None:
     """One under an id that was made up is dropped; one under the caller's id may be shared, and stays."""
     async with open_virtual_items(5, config=CONFIG) as items:
-        connection = items.client._connection
-        call = connection.call
 
-        async def losing(path: str, request: bytes, **options: Any) -> Any:
-            answer = await call(path, request, **options)
-            if not path.endswith("/AcquireLease"):
-                return answer
+        async def lose(_: Any) -> bytes:
             if damaged:
                 return b"\xff"
             raise transport.ConnectionLost("cut")
 
-        monkeypatch.setattr(connection, "call", losing)
+        replace_answers(monkeypatch, items.client, "AcquireLease", lose)
         expected = scanner.DataCorrupted if damaged else scanner.ServerUnavailable
         with pytest.raises(expected):
             await items.client.acquire_lease("items")
@@ -269,14 +280,9 @@ async def test_a_lease_that_is_shared_or_that_its_own_program_moves_is_not_lost(
     """Also where the program does not learn that it has moved it."""
     log = scanner.LeaseTarget("items", state="log")
     async with open_virtual_items(50, config=CONFIG) as items:
-        connection = items.client._connection
-        call = connection.call
 
-        async def losing(path: str, request: bytes, **options: Any) -> Any:
-            answer = await call(path, request, **options)
-            if path.endswith("/AcquireLease"):
-                raise transport.ConnectionLost("cut")
-            return answer
+        async def lose(_: Any) -> NoReturn:
+            raise transport.ConnectionLost("cut")
 
         async with await items.client.acquire_lease(log, lease_id="nightly", ttl_s=3) as lease:
             await items.write(range(50, 60))
@@ -286,7 +292,7 @@ async def test_a_lease_that_is_shared_or_that_its_own_program_moves_is_not_lost(
                 await trio.sleep_forever()
             assert lease.offsets("items") == {0: 60}
             await items.write(range(60, 70))
-            monkeypatch.setattr(connection, "call", losing)
+            replace_answers(monkeypatch, items.client, "AcquireLease", lose)
             with pytest.raises(scanner.ServerUnavailable):
                 await lease.acquire(log)
             with trio.move_on_after(10):
@@ -302,22 +308,17 @@ async def test_answers_may_overtake_one_another(
     """A program that acquires more while its lease is renewed, or twice at once, has not lost it to somebody else."""
     log = scanner.LeaseTarget("items", state="log")
     async with open_virtual_items(50, config=CONFIG) as items:
-        connection = items.client._connection
-        call = connection.call
-
         made, let_come = trio.Event(), trio.Event()
 
-        async def delaying(path: str, request: bytes, **options: Any) -> Any:
-            answer = await call(path, request, **options)
-            if path.endswith(late):
-                monkeypatch.undo()
-                made.set()
-                await let_come.wait()
+        async def delay(answer: Any) -> Any:
+            monkeypatch.undo()
+            made.set()
+            await let_come.wait()
             return answer
 
         async with await items.client.acquire_lease(log, lease_id="nightly", ttl_s=30) as lease:
             await items.write(range(50, 60))
-            monkeypatch.setattr(connection, "call", delaying)
+            replace_answers(monkeypatch, items.client, late, delay)
             async with trio.open_nursery() as nursery:
                 if late == "RenewLease":
                     nursery.start_soon(lease.renew)
@@ -562,18 +563,13 @@ async def test_a_release_of_everything_that_was_not_answered_is_no_loss(
 ) -> None:
     """The block goes on, since its own code wanted that, and can acquire again."""
     async with open_virtual_items(50, config=CONFIG) as items:
-        connection = items.client._connection
-        call = connection.call
 
-        async def losing(path: str, request: bytes, **options: Any) -> Any:
-            answer = await call(path, request, **options)
-            if path.endswith("/ReleaseLease"):
-                if not cancelled:
-                    raise transport.ConnectionLost("cut")
-                await trio.sleep_forever()
-            return answer
+        async def lose(_: Any) -> None:
+            if not cancelled:
+                raise transport.ConnectionLost("cut")
+            await trio.sleep_forever()
 
-        monkeypatch.setattr(connection, "call", losing)
+        replace_answers(monkeypatch, items.client, "ReleaseLease", lose)
         async with await items.client.acquire_lease("items") as lease:
             with suppress(scanner.ServerUnavailable), trio.move_on_after(1):
                 await lease.release("items")
