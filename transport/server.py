@@ -218,7 +218,9 @@ class Server:
                 self._answer_lost(driver, None)
                 self._idle.unpark_all()
                 calls.cancel_scope.cancel()
-        _log.debug("connection of %s ended: %s", peer, core.shutdown.failure)
+        # What we have ended is for the operator, too: a client of something else, or one that breaks a rule.
+        level = logging.INFO if core.refusal else logging.DEBUG
+        _log.log(level, "connection of %s ended: %s", peer, core.shutdown.failure)
 
     def _call_ended(self, driver: Driver, stream: Stream) -> None:
         self._tally.stream_ended(stream)

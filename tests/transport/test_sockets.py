@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import functools
+import logging
 import math
 import os
 import socket
@@ -516,6 +517,37 @@ async def test_client_of_http_1_is_told_what_is_spoken(request_octets: bytes) ->
         assert b"HTTP/2" in answer
         async with transport.connect(server.host, server.port) as client:
             await check_echo(client)
+
+
+@pytest.mark.parametrize(
+    ("first", "logged"),
+    [
+        (b"\x16\x03\x01\x00\xee\x01", ["not an HTTP/2 connection preface, but TLS ("]),
+        (
+            b"PROXY TCP4 10.0.0.1 10.0.0.2 1 2\r\n",
+            ["not an HTTP/2 connection preface, but the PROXY protocol ("],
+        ),
+        (b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0", ["not an HTTP/2 connection preface, but the PROXY protocol ("]),
+        (b"SSH-2.0-OpenSSH_9.2\r\n", ["not an HTTP/2 connection preface ("]),
+        (wire.PREFACE + wire.ping(), ["first frame"]),
+        (b"", []),
+    ],
+    ids=["tls", "proxy", "proxy2", "ssh", "no settings", "nothing"],
+)
+async def test_client_of_something_else_is_logged(
+    first: bytes, logged: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The operator is told in one line what it seems to speak. A health check that connects and leaves has none."""
+    caplog.set_level(logging.INFO, "weir.transport")
+    async with transport.serve({"/echo": echo}) as server:
+        async with await trio.open_tcp_stream(server.host, server.port) as peer:
+            await peer.send_all(first)
+            answer = b"".join([part async for part in peer]) if logged else b""
+        await server.drain()
+        await trio.testing.wait_all_tasks_blocked()
+    lines = [record.getMessage() for record in caplog.records]
+    assert [text in line for text, line in zip(logged, lines, strict=True)] == [True] * len(logged)
+    assert all(text.removesuffix(" (").encode() in answer for text in logged)
 
 
 async def test_server_speaks_to_a_silent_client() -> None:

@@ -27,6 +27,12 @@ _DIRECT_SPILL_BYTES: Final = 16 * 1024
 _BUFFER_BYTES_MIN: Final = 4 * 1024
 """The receive buffer of a connection on which little comes."""
 _BUFFER_GROWTH: Final = 8
+_OTHER_BEGINNINGS: Final = {
+    b"\x16\x03": "TLS",
+    b"PROXY ": "the PROXY protocol",
+    b"\r\n\r\n\0\r\nQUIT\n": "the PROXY protocol",
+}
+"""What clients and proxies speak that are set up for another kind of server, by how it begins."""
 _SMALL_READS: Final = 100
 """Reads in a row, each of which the smallest buffer would have held, after which the buffer is the smallest again."""
 
@@ -229,9 +235,14 @@ class FrameReader:
     def _match_preface(self, filled: int) -> int:
         size = min(len(self._preface_left), filled)
         if self._view[:size] != self._preface_left[:size]:
-            raise RemoteProtocolError("not an HTTP/2 connection preface")
+            raise RemoteProtocolError("not an HTTP/2 connection preface" + self._spoken_instead(filled))
         self._preface_left = self._preface_left[size:]
         return size
+
+    def _spoken_instead(self, filled: int) -> str:
+        first = bytes(self._view[:filled])
+        names = [name for octets, name in _OTHER_BEGINNINGS.items() if first.startswith(octets)]
+        return f", but {names[0]}" if names else ""
 
     def _data_frame(self, at: int, length: int) -> int:
         buffer = self._buffer
