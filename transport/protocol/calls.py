@@ -36,7 +36,7 @@ _SENSITIVE: Final = frozenset({"authorization", "proxy-authorization", "cookie"}
 """Not for the dynamic table, from whose size an attacker may learn them (RFC 7541 section 7.1)."""
 _PATH: Final = re.compile(r"/[!-~]*")
 _AUTHORITY: Final = re.compile(r"[!-~]+")
-_OF_STREAMS: Final = (b"application/grpc+", b"application/connect+")
+_OF_STREAMS: Final = (b"application/grpc+", b"application/grpc-web", b"application/connect+")
 """How content-types begin whose requests may be streams, and wait for an answer before they end."""
 _MESSAGE_BYTES_MAX: Final = 2_048
 DETAILS_BYTES_MAX: Final = 4_096

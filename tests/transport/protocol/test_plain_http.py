@@ -112,7 +112,9 @@ def test_endless_body_is_not_waited_for() -> None:
     assert not peer.failed
 
 
-@pytest.mark.parametrize("kind", ["application/grpc+json", "application/connect+proto"])
+@pytest.mark.parametrize(
+    "kind", ["application/grpc+json", "application/grpc-web+proto", "application/connect+proto"]
+)
 def test_streams_of_other_kinds_are_refused_at_once(kind: str) -> None:
     """Their client waits for an answer before it ends the request, as in any bidirectional call."""
     answered = Peer().send(wire.headers(1, (*wire.REQUEST[:-1], ("content-type", kind))))
