@@ -54,6 +54,8 @@ _CLOCK_DECIDES: Final = frozenset({9, 10})
 """OpenSSL's numbers for a certificate that is not valid yet, and for one that has expired."""
 _OF_NO_CA: Final = frozenset({18, 19, 20, 21})
 """OpenSSL's numbers for a certificate, self-signed or not, of which no CA was found."""
+_WITHOUT_ISSUER: Final = frozenset({20, 21})
+"""Those where the CA may be trusted, and the certificates between are missing: OpenSSL cannot tell."""
 _OF_OTHER_NAMES: Final = frozenset({62, 64})
 """OpenSSL's numbers for a certificate without the host's name, and without its address."""
 _ALERT: Final = re.compile("(?:SSLV3|TLSV1|TLSV13)_ALERT_")
@@ -279,6 +281,8 @@ def tls_failure(error: ssl.SSLError) -> str:
             more = "; connect by a name that it has, as a subjectAltName"
         if error.verify_code in _OF_NO_CA:
             more = "; it is of none of the CAs that are trusted here"
+        if error.verify_code in _WITHOUT_ISSUER:
+            more += ", or its owner's file lacks the intermediate certificates, which belong behind it"
         return f"the certificate cannot be trusted: {error.verify_message.removesuffix('.')}{more}"
     reason = error.reason or ""
     if reason in {"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNKNOWN_PROTOCOL"}:

@@ -123,7 +123,16 @@ def test_why_tls_failed(reason: str, says: str) -> None:
 @pytest.mark.parametrize(
     ("code", "message", "says"),
     [
-        (20, "unable to get local issuer certificate", "; it is of none of the CAs that are trusted here"),
+        (
+            20,
+            "unable to get local issuer certificate",
+            "; it is of none of the CAs that are trusted here, or its owner's file lacks the intermediate",
+        ),
+        (
+            18,
+            "self-signed certificate",
+            ": self-signed certificate; it is of none of the CAs that are trusted here",
+        ),
         (
             64,
             "IP address mismatch, certificate is not valid for '::1'.",
