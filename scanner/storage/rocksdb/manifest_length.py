@@ -12,7 +12,8 @@ which flush each family by itself. What RocksDB appends by itself counts for all
             13-20 its length in bytes
             21-24 CRC-32C of the bucket's identity and of what precedes
 
-The file is not synced: what a power failure leaves of it says nothing, or says what is true.
+The file is not synced: what a power failure leaves of it says nothing, or says what is true. For that the MANIFEST is
+synced first: RocksDB may just be appending what it has compacted by itself, and would sync it later.
 
 This module knows no RocksDB.
 """
@@ -40,7 +41,10 @@ def write_manifest_length(directory: Path, identity: bytes) -> None:
     """
     try:
         manifest = current_manifest(directory)
-        fields = _FIELDS.pack(_MAGIC, _FORMAT, _number(manifest), manifest.stat().st_size)
+        with manifest.open("rb") as file:
+            length = os.fstat(file.fileno()).st_size
+            os.fsync(file.fileno())  # Else the note could outlive what it counts.
+        fields = _FIELDS.pack(_MAGIC, _FORMAT, _number(manifest), length)
         descriptor = os.open(directory / NAME, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             os.pwrite(descriptor, fields + _CHECKSUM.pack(checksum(fields, checksum(identity))), 0)

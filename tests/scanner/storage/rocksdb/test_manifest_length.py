@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import struct
@@ -130,3 +131,42 @@ def test_what_says_nothing_is_no_obstacle(tmp_path: Path) -> None:
     (tmp_path / "CURRENT").unlink()
     write_manifest_length(tmp_path, b"ours")
     assert (tmp_path / NAME).read_bytes() == content
+
+
+def test_what_is_counted_is_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The MANIFEST is synced before its length is noted: RocksDB may have appended to it and not synced that yet."""
+    manifest = tmp_path / "MANIFEST-000005"
+    manifest.write_bytes(bytes(100))
+    (tmp_path / "CURRENT").write_text("MANIFEST-000005\n")
+    durable: dict[int, int] = {}
+    real_sync = os.fsync
+
+    def syncing(descriptor: int) -> None:
+        found = os.fstat(descriptor)
+        real_sync(descriptor)
+        durable[found.st_ino] = found.st_size
+        with manifest.open("ab") as file:
+            file.write(b"appended meanwhile")
+
+    monkeypatch.setattr(os, "fsync", syncing)
+    write_manifest_length(tmp_path, b"ours")
+    assert durable == {manifest.stat().st_ino: 100}
+    assert noted_length(tmp_path, b"ours") == 100
+
+
+def test_no_length_is_noted_that_the_disk_does_not_hold(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that refuses to sync the MANIFEST leaves what was noted before."""
+    manifest = tmp_path / "MANIFEST-000005"
+    manifest.write_bytes(bytes(100))
+    (tmp_path / "CURRENT").write_text("MANIFEST-000005\n")
+    write_manifest_length(tmp_path, b"ours")
+    manifest.write_bytes(bytes(200))
+
+    def refuse(descriptor: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    write_manifest_length(tmp_path, b"ours")
+    assert noted_length(tmp_path, b"ours") == 100
