@@ -18,7 +18,7 @@ from typing import Final, NoReturn, TextIO
 import click
 
 from scanner.cli.app import Ended, OutputClosed, end_at_once, forget_output, runs_one_command, weir
-from scanner.cli.waiting import WaitingFile
+from scanner.cli.waiting import PatientFile, WaitingFile
 from scanner.cli.without_pandas import NO_PANDAS
 from scanner.errors import ScannerError
 from scanner.escapes import escaped
@@ -46,8 +46,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _complain("standard output is closed; send it to /dev/null if nobody wants it")
         _exit(1)
     sys.stdout = _waiting(sys.stdout)
-    if words[:1] != ["serve"]:  # Its log goes on behind a gap instead, which it tells of.
-        sys.stderr = _waiting(sys.stderr)
+    # The log of a server goes on behind a gap instead, which it tells of.
+    sys.stderr = _patient(sys.stderr) if words[:1] == ["serve"] else _waiting(sys.stderr)
     if isinstance(sys.stdout, io.TextIOWrapper):
         # As Python has it for standard error: what the encoding lacks is written out.
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -96,6 +96,17 @@ def _waiting(output: TextIO) -> TextIO:
         output.encoding,
         output.errors,
         line_buffering=output is sys.stderr or file.isatty(),
+    )
+
+
+def _patient(output: TextIO) -> TextIO:
+    """The same output, but a write of it fails where nobody takes it; see `PatientFile`."""
+    buffer = getattr(output, "buffer", None)
+    if not isinstance(getattr(buffer, "raw", buffer), io.FileIO):
+        return output  # It is no file, as in a test.
+    # Without a buffer, lest a line that was refused comes later after all.
+    return io.TextIOWrapper(
+        PatientFile(output.fileno()), output.encoding, output.errors, line_buffering=True, write_through=True
     )
 
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
+from scanner.cli.waiting import takes_more
 from scanner.escapes import escaped
 from scanner.extras import DISTRIBUTION, ExtraMissing, extras_needed
 
@@ -262,7 +263,9 @@ def _end_interrupted(*_: object) -> NoReturn:
 def end_now(number: int | None = None) -> NoReturn:
     """End the process here, as by `ended`: nothing is finished, removed or closed."""
     error = ended(number)
-    os.write(2, f"weir: {error.message}\n".encode())
+    with suppress(OSError):  # Nobody takes it, as on a full disk; the exit code says it, too.
+        if takes_more(2):
+            os.write(2, f"weir: {error.message}\n".encode())
     os._exit(error.exit_code)
 
 

@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Final, NoReturn, Self
 
 from scanner.cli.app import OutputClosed, ended
+from scanner.cli.waiting import takes_more
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -90,12 +91,12 @@ class Ending:
             self._error = OutputClosed()
         else:
             self._error = ended(number)
-        if self._waiting or again or not _takes_more(self._descriptor):
+        if self._waiting or again or not takes_more(self._descriptor):
             self._raise(self._error)
         signal.setitimer(signal.ITIMER_REAL, _LOOK_AGAIN_S, _LOOK_AGAIN_S)
 
     def _look_again(self, _number: int, _: object) -> None:
-        if self._error is not None and not _takes_more(self._descriptor):
+        if self._error is not None and not takes_more(self._descriptor):
             self._raise(self._error)
 
     def _raise(self, error: click.ClickException) -> NoReturn:
@@ -106,12 +107,6 @@ class Ending:
     def _on_reader_gone(self) -> None:
         self._reader_gone = True
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-
-
-def _takes_more(descriptor: int) -> bool:
-    poll = select.poll()  # `select.select` takes no descriptor from 1024 on.
-    poll.register(descriptor, select.POLLOUT)
-    return bool(poll.poll(0))
 
 
 def _watch_reader(descriptor: int, on_gone: Callable[[], None]) -> Callable[[], None]:

@@ -1,4 +1,4 @@
-"""A descriptor that takes what it is given, also where another process has made it non-blocking.
+"""Descriptors that are full: one whose writer waits, and one whose writer has something better to do.
 
 O_NONBLOCK belongs to the open file and not to the descriptor: whoever shares the terminal, pipe or socket, as Node does
 with the commands that it starts, sets it for us, too. Unsetting it would unset it for them.
@@ -6,12 +6,30 @@ with the commands that it starts, sets it for us, too. Unsetting it would unset 
 
 from __future__ import annotations
 
+import errno
 import io
+import math
+import os
 import select
-from typing import TYPE_CHECKING
+import stat
+import sys
+import time
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
+
+PATIENCE_S: Final = 1.0
+"""How long a server waits for whoever reads its log. Nothing is served meanwhile, and no peer takes it for dead."""
+_IMPATIENT_S: Final = 60.0
+"""How long it does not wait again then: a reader that is always late would hold it up again and again."""
+
+
+def takes_more(descriptor: int, wait_s: float = 0.0) -> bool:
+    """Whether a write of a few octets would not wait, now or within this time."""
+    poll = select.poll()  # `select.select` takes no descriptor from 1024 on.
+    poll.register(descriptor, select.POLLOUT)
+    return bool(poll.poll(wait_s * 1000))
 
 
 class WaitingFile(io.FileIO):
@@ -25,3 +43,40 @@ class WaitingFile(io.FileIO):
             poll.register(self, select.POLLOUT)
             poll.poll()
         return written
+
+
+class PatientFile(io.FileIO):
+    """A file that refuses what nobody takes, as a pipe whose reader is stopped, where a plain one waits for ever.
+
+    It waits for a while, and then not again for a minute. A write is whole or fails.
+
+    Args:
+        descriptor: Stays open.
+        patience_s: How long to wait.
+    """
+
+    def __init__(self, descriptor: int, patience_s: float = PATIENCE_S) -> None:
+        super().__init__(descriptor, "w", closefd=False)
+        # So much a pipe that is ready takes without waiting; a file on a disk is always ready, and gets a line whole.
+        regular = stat.S_ISREG(os.fstat(descriptor).st_mode)
+        self._piece_bytes = sys.maxsize if regular else select.PIPE_BUF
+        self._patience_s = patience_s
+        self._patient_from = -math.inf
+        """When it waits again, seconds of a clock that nobody sets."""
+
+    def write(self, data: Buffer, /) -> int:
+        """Write all of it.
+
+        Raises:
+            OSError: It was not written, or only its beginning.
+        """
+        left = memoryview(data).cast("B")
+        size = len(left)
+        while left:
+            patient = time.monotonic() >= self._patient_from
+            if not takes_more(self.fileno(), self._patience_s if patient else 0.0):
+                self._patient_from = time.monotonic() + _IMPATIENT_S
+                raise TimeoutError(errno.ETIMEDOUT, "nobody reads it")
+            # None, which typeshed does not know of: another process was quicker.
+            left = left[super().write(left[: self._piece_bytes]) or 0 :]
+        return size

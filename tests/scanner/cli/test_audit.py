@@ -20,6 +20,7 @@ import pytest
 import scanner
 import scanner.sync
 from scanner.cli.logs import JsonFormatter, LogHandler, TextFormatter
+from scanner.cli.waiting import PatientFile
 from scanner.server.auth.principals import make_token, token_sha256
 from scanner.server.log_fields import Fields
 from tests.support.certificates import files, issue
@@ -181,6 +182,26 @@ def test_the_log_says_what_a_full_disk_refused(monkeypatch: pytest.MonkeyPatch) 
     log.info("c")
     told = "the log has a gap before the line above: lines that were refused, missing or cut off: 2"
     assert disk.getvalue() == f"a\nbef\nb\n{told}\nc\n"
+
+
+def test_the_log_says_what_nobody_has_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pipe that is full holds nothing up, and what it has not taken never comes later; a long line is cut off."""
+    reading, writing = os.pipe()
+    with open(reading, "rb") as pipe, open(writing, "wb"):
+        output = io.TextIOWrapper(PatientFile(writing, patience_s=0.0), write_through=True)
+        handler = LogHandler(output)
+        monkeypatch.setattr(logging.getLogger("scanner.cli.logs"), "handlers", [handler])
+        log = logging.Logger("test")
+        log.addHandler(handler)
+        log.info("a")
+        log.info("much" * (1 << 20))
+        log.info("missing")
+        os.set_blocking(reading, False)
+        assert pipe.read().startswith(b"a\nmuchmuch")
+        log.info("b")
+        log.info("c")
+        told = "the log has a gap before the line above: lines that were refused, missing or cut off: 2"
+        assert pipe.read().decode() == f"\nb\n{told}\nc\n"
 
 
 @pytest.mark.parametrize(("days_left", "says"), [(-1, "expired at"), (5, "expires at"), (50, "")])

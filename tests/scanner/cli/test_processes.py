@@ -370,6 +370,56 @@ def test_a_standard_error_that_is_full_ends_no_server(
             server.kill()
 
 
+def test_a_standard_error_that_is_full_holds_up_no_end() -> None:
+    """What ends a process at once ends it with its exit code, whether it can say so or not."""
+    program = "from scanner.cli.app import end_now; end_now(15)"
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run([sys.executable, "-c", program], stderr=full, timeout=TIMEOUT_S, check=False)
+    assert done.returncode == 143
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_standard_error_that_nobody_reads_holds_up_no_server(tmp_path: Path, unbuffered: str) -> None:
+    """A pipe that is full, as where a collector of logs is stopped: it serves, drains, and heeds a second signal."""
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(writing, b"x")
+    os.set_blocking(writing, True)
+    environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    command = [*WEIR, "serve", "--data", str(tmp_path / "data"), "--port", "0", "--log-level", "info"]
+    command += ["--drain-timeout", "3600"]
+    with (
+        open(reading, "rb"),
+        open(writing, "wb") as full,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=full, text=True, env=environment) as server,
+    ):
+        try:
+            assert server.stdout is not None
+            endpoint = server.stdout.readline().split()[-1]
+            with weir_sync.connect(endpoint, retries=0) as client:
+                table = client.create_table("items", pa.schema([("id", pa.int64())]), ["id"], 1)
+                table.write(pa.table({"id": range(1000)}))
+                assert table.new_scan().to_arrow().num_rows == 1000
+                with (
+                    contextlib.suppress(ScannerError),
+                    table.new_scan().with_credit(1000).execute() as batches,
+                ):
+                    next(batches)
+                    with (
+                        pytest.raises(ScannerError, match="is going down"),
+                        table.new_scan().with_source("log").execute() as changes,
+                    ):
+                        next(changes)
+                        server.send_signal(signal.SIGTERM)
+                        next(changes)
+                    server.send_signal(signal.SIGTERM)
+                    assert server.wait(TIMEOUT_S) == 143
+        finally:
+            server.kill()
+
+
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize(("words", "code"), [(["get"], 2), (["get", "items", "1", "-e", "127.0.0.1:1"], 1)])
 def test_a_standard_error_that_is_full_changes_no_exit_code(
