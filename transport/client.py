@@ -322,7 +322,10 @@ async def _open_in_time(
     limit_s = config.handshake_timeout_s
     with trio.move_on_after(limit_s):
         return await _open(host, port, ssl_context, config)
-    raise ConnectionLost(f"cannot connect to {host_port(host, port)}: no answer within {limit_s:g} s")
+    of_name = "" if ":" in host or host.replace(".", "").isdigit() else ", or none about its name"
+    raise ConnectionLost(
+        f"cannot connect to {host_port(host, port)}: no answer within {limit_s:g} s{of_name}"
+    )
 
 
 async def _open(

@@ -201,6 +201,26 @@ async def test_a_name_that_no_thread_can_look_up() -> None:
             pass
 
 
+@pytest.mark.parametrize(
+    ("host", "more"),
+    [("weir.example", ", or none about its name"), ("192.0.2.1", ""), ("fe80::1%eth0", "")],
+)
+async def test_nobody_answers(
+    host: str, more: str, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Of a name it may be whoever looks it up who does not answer, and the server was never asked."""
+
+    async def unanswered(_host: str, _port: int) -> NoReturn:
+        await trio.sleep_forever()
+        raise AssertionError
+
+    monkeypatch.setattr(trio, "open_tcp_stream", unanswered)
+    with pytest.raises(ConnectionLost) as caught:
+        async with transport.connect(host, 1):
+            pass
+    assert str(caught.value) == f"cannot connect to {host_port(host, 1)}: no answer within 10 s{more}"
+
+
 async def test_port_in_use_is_an_os_error() -> None:
     """Two servers on one port: the second one's caller is told."""
     async with transport.serve({}) as server:
