@@ -109,6 +109,24 @@ def test_a_second_signal_ends_the_drain(tmp_path: Path, csv_file: Path, weir_her
     assert (checked.returncode, checked.stdout.count(" 20000 rows")) == (0, 1), checked.stdout
 
 
+@pytest.mark.parametrize("pid", [1, 2])
+def test_the_first_process_of_a_container_leaves_no_zombies(tmp_path: Path, pid: int) -> None:
+    """Whoever loses its parent there becomes its child, and nobody else would wait for it."""
+    program = f"""
+import os
+from scanner.cli import main
+
+os.getpid = lambda: {pid}
+main(["serve", "--port", "0", "--data", {str(tmp_path / "data")!r}])
+"""
+    with served_by(sys.executable, "-c", program) as (server, _):
+        status = Path(f"/proc/{server.pid}/status").read_text()
+        ignored = int(status.partition("SigIgn:")[2].split()[0], 16)
+        assert bool(ignored >> (signal.SIGCHLD - 1) & 1) == (pid == 1)
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(TIMEOUT_S) == 0
+
+
 @pytest.mark.parametrize(
     ("number", "code", "says"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")]
 )
