@@ -72,8 +72,9 @@ def require_castable(given: pa.DataType, field: pa.Field) -> str | None:
     values = given.value_type if pa.types.is_dictionary(given) else given
     kind, wanted = _kind_of(values), _kind_of(field.type)
     if kind is None or kind != wanted:
-        article = "an" if kind == "integer" else "a"
-        raise _not_castable(given, field, f"{article} {kind or values} is no {wanted}")
+        shown = kind or str(values)
+        article = "an" if shown.startswith(("integer", "extension")) else "a"
+        raise _not_castable(given, field, f"{article} {shown} is no {wanted}")
     if kind == "decimal" and abs(values.scale - field.type.scale) > _SCALES_APART_MAX:
         raise _not_castable(given, field, "their scales are too far apart")
     return kind

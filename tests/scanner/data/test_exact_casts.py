@@ -96,6 +96,13 @@ def test_numbers_of_one_kind_are_none_of_another() -> None:
         cast_exactly(pa.array([1.0]), pa.field("c", pa.int64()))
 
 
+def test_a_type_that_others_have_defined_is_told_by_its_name() -> None:
+    """A column of UUIDs, as DuckDB and others have them, is refused in readable words."""
+    column = pa.ExtensionArray.from_storage(pa.uuid(), pa.array([bytes(16)], pa.binary(16)))
+    with pytest.raises(SchemaMismatch, match=r"an extension<arrow\.uuid> is no binary; cast it to binary"):
+        cast_exactly(column, pa.field("x", pa.binary()))
+
+
 @pytest.mark.parametrize("scale", [80, -74, 1_275_068_418, -(2**30)])
 @pytest.mark.parametrize("value", [0, 7])
 def test_decimals_of_scales_that_are_far_apart_are_refused(scale: int, value: int) -> None:
