@@ -28,6 +28,7 @@ from scanner.client.failures import as_write_error
 from scanner.client.offsets import OffsetRange
 from scanner.client.request_rows import conformed
 from scanner.client.retries import retried
+from scanner.data.digest import checksum
 from scanner.data.table import TableDescription
 from scanner.errors import ArgumentInvalid, DataCorrupted, ScannerError, ServerUnavailable
 from scanner.proto.weir.v1 import transactions_pb2 as pb
@@ -462,9 +463,9 @@ class PartWriter:
         try:
             await self._begin()
             for piece in pieces:
-                request = pb.StageRequest(
-                    rows=pb.StageRows(operation=operation, arrow_stream=encode_stream(piece))
-                )
+                stream = encode_stream(piece)
+                rows_of = pb.StageRows(operation=operation, arrow_stream=stream, crc32c=checksum(stream))
+                request = pb.StageRequest(rows=rows_of)
                 await self._stream.send(request.SerializeToString())
                 self._rows += piece.num_rows
         except TransportError as error:

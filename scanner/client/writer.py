@@ -37,6 +37,7 @@ from scanner.client.request_rows import (
     request_scale,
 )
 from scanner.client.writer_ids import WriterId
+from scanner.data.digest import checksum
 from scanner.data.table import TableDescription
 from scanner.errors import (
     ArgumentInvalid,
@@ -250,13 +251,15 @@ class Writer:
         self._opened = True
 
     async def _send(self, batch: pa.RecordBatch) -> None:
+        stream = encode_stream(batch)
         request = pb.WriteRequest(
             table=self._table.name,
             table_id=self._table_id,
             operation=self._operation,
-            arrow_stream=encode_stream(batch),
+            arrow_stream=stream,
             writer_id=self._writer_id.octets,
             sequence=self._writer_id.next_sequence(),
+            crc32c=checksum(stream),
         )
         sent = _Sent(request.sequence, batch.num_rows, request.SerializeToString())
         try:

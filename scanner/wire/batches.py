@@ -29,7 +29,7 @@ import functools
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Generic, Literal, Protocol, TypeAlias, TypeVar
 
 import pyarrow as pa
 from google.protobuf.message import DecodeError
@@ -284,6 +284,29 @@ def verify_payload(payload: Buffer, crc32c: int) -> None:
     found = checksum(payload)
     if found != crc32c:
         raise DataCorrupted(f"a batch's checksum is {found:#010x}, but the server sent {crc32c:#010x}")
+
+
+class _HasChecksum(Protocol):
+    """A request that may say which checksum its octets have."""
+
+    crc32c: int
+
+    def HasField(self, field_name: Literal["crc32c"]) -> bool:
+        """Whether it does."""
+
+
+def require_unchanged(octets: Buffer, request: _HasChecksum) -> None:
+    """Compare what a request brings with the checksum that came with it, if one did.
+
+    Raises:
+        ArgumentInvalid: They differ: the octets were changed on their way.
+    """
+    if request.HasField("crc32c") and (found := checksum(octets)) != request.crc32c:
+        raise ArgumentInvalid(
+            "the request was changed on its way, and nothing was done: its rows or keys have the checksum"
+            f" {found:#010x}, and the client sent {request.crc32c:#010x}; the network damages what it carries, which"
+            " TLS would find"
+        )
 
 
 def encode_schema(schema: pa.Schema) -> bytes:

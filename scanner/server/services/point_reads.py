@@ -39,7 +39,7 @@ from scanner.server.fairness import pass_turn
 from scanner.server.scan.resumes import require_history
 from scanner.server.tables.writes import read_arrow_stream
 from scanner.sources.lookup import Lookup, PastTooLarge, lost
-from scanner.wire.batches import encode_stream
+from scanner.wire.batches import encode_stream, require_unchanged
 from scanner.wire.queries import meant_table_id, parse_request
 from transport import StallReason
 
@@ -213,6 +213,7 @@ class GetService:
     async def _encode(self, message: pb.GetRequest, table: ServedTable) -> list[bytes]:
         """The keys asked for, encoded."""
         config, schema = self._config, table.schema
+        require_unchanged(message.keys, message)
         # More of them than that are refused by their number: the client can ask in parts.
         batch = read_arrow_stream(message.keys, config.write_rows_max, config.write_decoded_bytes_max)
         if batch.num_rows > config.get_keys_max:

@@ -21,6 +21,7 @@ from scanner.server.tables.writes import WriteCall, mutations_bytes
 from scanner.server.transactions.names import VersionKey
 from scanner.server.transactions.stages import Attempt
 from scanner.storage.transactions import SESSION_BYTES, mutation_frames
+from scanner.wire.batches import require_unchanged
 from scanner.wire.fields import require_few_fields
 from scanner.wire.queries import meant_table_id, parse_request
 from transport import StallReason
@@ -209,6 +210,7 @@ class TransactionService:
                         f"a stage of {key} went on behind its finish; nothing was kept; more rows need another stage"
                     )
                 return rows
+            require_unchanged(request.rows.arrow_stream, request.rows)
             call = WriteCall(key.table, _OPERATIONS.get(request.rows.operation, 0), request.rows.arrow_stream)
             del request
             rows += await self._append(call, stream, writer)

@@ -22,7 +22,7 @@ from scanner.errors import ArgumentInvalid, SchemaMismatch
 from scanner.proto.weir.v1 import tables_pb2 as pb
 from scanner.storage.interface import Mutations
 from scanner.storage.writers import SEQUENCE_MAX, WRITER_ID_BYTES, RequestNumber
-from scanner.wire.batches import require_text
+from scanner.wire.batches import require_text, require_unchanged
 from scanner.wire.fields import require_few_fields
 from scanner.wire.queries import meant_table_id, parse_request
 
@@ -86,10 +86,12 @@ class WriteCall:
         """Read a request from the peer.
 
         Raises:
-            ArgumentInvalid: The bytes are not that message, or too many fields, or its number is none.
+            ArgumentInvalid: The bytes are not that message, or too many fields, or its number is none, or its rows
+                were changed on their way.
         """
         require_few_fields(message)
         request = parse_request(pb.WriteRequest, message)
+        require_unchanged(request.arrow_stream, request)
         return cls(
             request.table,
             request.operation,

@@ -96,7 +96,7 @@ class DescribeTableResponse(_message.Message):
     def __init__(self, table: _Optional[_Union[TableDescription, _Mapping]] = ..., table_id: _Optional[int] = ...) -> None: ...
 
 class WriteRequest(_message.Message):
-    __slots__ = ("table", "operation", "arrow_stream", "table_id", "writer_id", "sequence")
+    __slots__ = ("table", "operation", "arrow_stream", "table_id", "writer_id", "sequence", "crc32c")
     class Operation(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         OPERATION_UNSPECIFIED: _ClassVar[WriteRequest.Operation]
@@ -111,13 +111,15 @@ class WriteRequest(_message.Message):
     TABLE_ID_FIELD_NUMBER: _ClassVar[int]
     WRITER_ID_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    CRC32C_FIELD_NUMBER: _ClassVar[int]
     table: str
     operation: WriteRequest.Operation
     arrow_stream: bytes
     table_id: int
     writer_id: bytes
     sequence: int
-    def __init__(self, table: _Optional[str] = ..., operation: _Optional[_Union[WriteRequest.Operation, str]] = ..., arrow_stream: _Optional[bytes] = ..., table_id: _Optional[int] = ..., writer_id: _Optional[bytes] = ..., sequence: _Optional[int] = ...) -> None: ...
+    crc32c: int
+    def __init__(self, table: _Optional[str] = ..., operation: _Optional[_Union[WriteRequest.Operation, str]] = ..., arrow_stream: _Optional[bytes] = ..., table_id: _Optional[int] = ..., writer_id: _Optional[bytes] = ..., sequence: _Optional[int] = ..., crc32c: _Optional[int] = ...) -> None: ...
 
 class WriteResponse(_message.Message):
     __slots__ = ("ranges", "sequence")
@@ -268,18 +270,20 @@ class AddColumnResponse(_message.Message):
     def __init__(self, table: _Optional[_Union[TableDescription, _Mapping]] = ...) -> None: ...
 
 class GetRequest(_message.Message):
-    __slots__ = ("table", "keys", "columns", "as_of", "table_id")
+    __slots__ = ("table", "keys", "columns", "as_of", "table_id", "crc32c")
     TABLE_FIELD_NUMBER: _ClassVar[int]
     KEYS_FIELD_NUMBER: _ClassVar[int]
     COLUMNS_FIELD_NUMBER: _ClassVar[int]
     AS_OF_FIELD_NUMBER: _ClassVar[int]
     TABLE_ID_FIELD_NUMBER: _ClassVar[int]
+    CRC32C_FIELD_NUMBER: _ClassVar[int]
     table: str
     keys: bytes
     columns: _containers.RepeatedScalarFieldContainer[str]
     as_of: _containers.RepeatedCompositeFieldContainer[BucketState]
     table_id: int
-    def __init__(self, table: _Optional[str] = ..., keys: _Optional[bytes] = ..., columns: _Optional[_Iterable[str]] = ..., as_of: _Optional[_Iterable[_Union[BucketState, _Mapping]]] = ..., table_id: _Optional[int] = ...) -> None: ...
+    crc32c: int
+    def __init__(self, table: _Optional[str] = ..., keys: _Optional[bytes] = ..., columns: _Optional[_Iterable[str]] = ..., as_of: _Optional[_Iterable[_Union[BucketState, _Mapping]]] = ..., table_id: _Optional[int] = ..., crc32c: _Optional[int] = ...) -> None: ...
 
 class BucketState(_message.Message):
     __slots__ = ("bucket", "log_offset", "history")

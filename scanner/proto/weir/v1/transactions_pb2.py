@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1aweir/v1/transactions.proto\x12\x07weir.v1\"T\n\x12TransactionVersion\x12\r\n\x05table\x18\x01 \x01(\t\x12\x10\n\x08table_id\x18\x02 \x01(\x04\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x0f\n\x07version\x18\x04 \x01(\x04\"\x89\x01\n\x0cStageRequest\x12\"\n\x04open\x18\x01 \x01(\x0b\x32\x12.weir.v1.StageOpenH\x00\x12\"\n\x04rows\x18\x02 \x01(\x0b\x32\x12.weir.v1.StageRowsH\x00\x12&\n\x06\x66inish\x18\x03 \x01(\x0b\x32\x14.weir.v1.StageFinishH\x00\x42\t\n\x07request\"i\n\tStageOpen\x12,\n\x07version\x18\x01 \x01(\x0b\x32\x1b.weir.v1.TransactionVersion\x12\x0c\n\x04part\x18\x02 \x01(\r\x12\x0f\n\x07\x61ttempt\x18\x03 \x01(\x04\x12\x0f\n\x07session\x18\x04 \x01(\x0c\"\xa6\x01\n\tStageRows\x12/\n\toperation\x18\x01 \x01(\x0e\x32\x1c.weir.v1.StageRows.Operation\x12\x14\n\x0c\x61rrow_stream\x18\x02 \x01(\x0c\"R\n\tOperation\x12\x19\n\x15OPERATION_UNSPECIFIED\x10\x00\x12\x14\n\x10OPERATION_UPSERT\x10\x01\x12\x14\n\x10OPERATION_DELETE\x10\x02\"\x1b\n\x0bStageFinish\x12\x0c\n\x04rows\x18\x01 \x01(\x04\"`\n\rStageResponse\x12\x0c\n\x04rows\x18\x01 \x01(\x04\x12\r\n\x05\x62ytes\x18\x02 \x01(\x04\x12\x0f\n\x07\x64\x65\x63ided\x18\x03 \x01(\x08\x12!\n\x05stage\x18\x04 \x01(\x0b\x32\x12.weir.v1.StageOpen\">\n\x0bPartAttempt\x12\x0c\n\x04part\x18\x01 \x01(\r\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\x04\x12\x10\n\x08rows_min\x18\x03 \x01(\x04\"H\n\x0c\x41ppliedRange\x12\x0e\n\x06\x62ucket\x18\x01 \x01(\r\x12\x14\n\x0cstart_offset\x18\x02 \x01(\x04\x12\x12\n\nend_offset\x18\x03 \x01(\x04\"\xad\x01\n\x0ePublishRequest\x12,\n\x07version\x18\x01 \x01(\x0b\x32\x1b.weir.v1.TransactionVersion\x12&\n\x08\x61ttempts\x18\x02 \x03(\x0b\x32\x14.weir.v1.PartAttempt\x12\x11\n\toverwrite\x18\x03 \x01(\x08\x12\x1d\n\x10previous_version\x18\x04 \x01(\x04H\x00\x88\x01\x01\x42\x13\n\x11_previous_version\"\xcc\x01\n\x0fPublishResponse\x12\x0f\n\x07\x64\x65\x63ided\x18\x01 \x01(\x08\x12&\n\x08\x61ttempts\x18\x02 \x03(\x0b\x32\x14.weir.v1.PartAttempt\x12%\n\x06ranges\x18\x03 \x03(\x0b\x32\x15.weir.v1.AppliedRange\x12\x11\n\toverwrite\x18\x04 \x01(\x08\x12,\n\x07version\x18\x05 \x01(\x0b\x32\x1b.weir.v1.TransactionVersion\x12\x18\n\x10previous_unknown\x18\x06 \x01(\x08\"<\n\x0c\x41\x62ortRequest\x12,\n\x07version\x18\x01 \x01(\x0b\x32\x1b.weir.v1.TransactionVersion\"L\n\rAbortResponse\x12\r\n\x05\x62ytes\x18\x01 \x01(\x04\x12,\n\x07version\x18\x02 \x01(\x0b\x32\x1b.weir.v1.TransactionVersion\"L\n\x17ListTransactionsRequest\x12\r\n\x05table\x18\x01 \x01(\t\x12\x15\n\x08table_id\x18\x02 \x01(\x04H\x00\x88\x01\x01\x42\x0b\n\t_table_id\"n\n\x18ListTransactionsResponse\x12.\n\x0ctransactions\x18\x01 \x03(\x0b\x32\x18.weir.v1.TransactionInfo\x12\x15\n\x08table_id\x18\x02 \x01(\x04H\x00\x88\x01\x01\x42\x0b\n\t_table_id\"\x88\x01\n\x0fTransactionInfo\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x1c\n\x0f\x64\x65\x63ided_version\x18\x02 \x01(\x04H\x00\x88\x01\x01\x12\x0f\n\x07\x61pplied\x18\x03 \x01(\x08\x12\x0e\n\x06stages\x18\x04 \x01(\x04\x12\x14\n\x0cstaged_bytes\x18\x05 \x01(\x04\x42\x12\n\x10_decided_version2\x97\x02\n\x0cTransactions\x12\x38\n\x05Stage\x12\x15.weir.v1.StageRequest\x1a\x16.weir.v1.StageResponse(\x01\x12<\n\x07Publish\x12\x17.weir.v1.PublishRequest\x1a\x18.weir.v1.PublishResponse\x12\x36\n\x05\x41\x62ort\x12\x15.weir.v1.AbortRequest\x1a\x16.weir.v1.AbortResponse\x12W\n\x10ListTransactions\x12 .weir.v1.ListTransactionsRequest\x1a!.weir.v1.ListTransactionsResponseB\x10Z\x0eweir/v1;weirv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1aweir/v1/transactions.proto\x12\x07weir.v1\"T\n\x12TransactionVersion\x12\r\n\x05table\x18\x01 \x01(\t\x12\x10\n\x08table_id\x18\x02 \x01(\x04\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x0f\n\x07version\x18\x04 \x01(\x04\"\x89\x01\n\x0cStageRequest\x12\"\n\x04open\x18\x01 \x01(\x0b\x32\x12.weir.v1.StageOpenH\x00\x12\"\n\x04rows\x18\x02 \x01(\x0b\x32\x12.weir.v1.StageRowsH\x00\x12&\n\x06\x66inish\x18\x03 \x01(\x0b\x32\x14.weir.v1.StageFinishH\x00\x42\t\n\x07request\"i\n\tStageOpen\x12,\n\x07version\x18\x01 \x01(\x0b\x32\x1b.weir.v1.TransactionVersion\x12\x0c\n\x04part\x18\x02 \x01(\r\x12\x0f\n\x07\x61ttempt\x18\x03 \x01(\x04\x12\x0f\n\x07session\x18\x04 \x01(\x0c\"\xc6\x01\n\tStageRows\x12/\n\toperation\x18\x01 \x01(\x0e\x32\x1c.weir.v1.StageRows.Operation\x12\x14\n\x0c\x61rrow_stream\x18\x02 \x01(\x0c\x12\x13\n\x06\x63rc32c\x18\x03 \x01(\x07H\x00\x88\x01\x01\"R\n\tOperation\x12\x19\n\x15OPERATION_UNSPECIFIED\x10\x00\x12\x14\n\x10OPERATION_UPSERT\x10\x01\x12\x14\n\x10OPERATION_DELETE\x10\x02\x42\t\n\x07_crc32c\"\x1b\n\x0bStageFinish\x12\x0c\n\x04rows\x18\x01 \x01(\x04\"`\n\rStageResponse\x12\x0c\n\x04rows\x18\x01 \x01(\x04\x12\r\n\x05\x62ytes\x18\x02 \x01(\x04\x12\x0f\n\x07\x64\x65\x63ided\x18\x03 \x01(\x08\x12!\n\x05stage\x18\x04 \x01(\x0b\x32\x12.weir.v1.StageOpen\">\n\x0bPartAttempt\x12\x0c\n\x04part\x18\x01 \x01(\r\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\x04\x12\x10\n\x08rows_min\x18\x03 \x01(\x04\"H\n\x0c\x41ppliedRange\x12\x0e\n\x06\x62ucket\x18\x01 \x01(\r\x12\x14\n\x0cstart_offset\x18\x02 \x01(\x04\x12\x12\n\nend_offset\x18\x03 \x01(\x04\"\xad\x01\n\x0ePublishRequest\x12,\n\x07version\x18\x01 \x01(\x0b\x32\x1b.weir.v1.TransactionVersion\x12&\n\x08\x61ttempts\x18\x02 \x03(\x0b\x32\x14.weir.v1.PartAttempt\x12\x11\n\toverwrite\x18\x03 \x01(\x08\x12\x1d\n\x10previous_version\x18\x04 \x01(\x04H\x00\x88\x01\x01\x42\x13\n\x11_previous_version\"\xcc\x01\n\x0fPublishResponse\x12\x0f\n\x07\x64\x65\x63ided\x18\x01 \x01(\x08\x12&\n\x08\x61ttempts\x18\x02 \x03(\x0b\x32\x14.weir.v1.PartAttempt\x12%\n\x06ranges\x18\x03 \x03(\x0b\x32\x15.weir.v1.AppliedRange\x12\x11\n\toverwrite\x18\x04 \x01(\x08\x12,\n\x07version\x18\x05 \x01(\x0b\x32\x1b.weir.v1.TransactionVersion\x12\x18\n\x10previous_unknown\x18\x06 \x01(\x08\"<\n\x0c\x41\x62ortRequest\x12,\n\x07version\x18\x01 \x01(\x0b\x32\x1b.weir.v1.TransactionVersion\"L\n\rAbortResponse\x12\r\n\x05\x62ytes\x18\x01 \x01(\x04\x12,\n\x07version\x18\x02 \x01(\x0b\x32\x1b.weir.v1.TransactionVersion\"L\n\x17ListTransactionsRequest\x12\r\n\x05table\x18\x01 \x01(\t\x12\x15\n\x08table_id\x18\x02 \x01(\x04H\x00\x88\x01\x01\x42\x0b\n\t_table_id\"n\n\x18ListTransactionsResponse\x12.\n\x0ctransactions\x18\x01 \x03(\x0b\x32\x18.weir.v1.TransactionInfo\x12\x15\n\x08table_id\x18\x02 \x01(\x04H\x00\x88\x01\x01\x42\x0b\n\t_table_id\"\x88\x01\n\x0fTransactionInfo\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x1c\n\x0f\x64\x65\x63ided_version\x18\x02 \x01(\x04H\x00\x88\x01\x01\x12\x0f\n\x07\x61pplied\x18\x03 \x01(\x08\x12\x0e\n\x06stages\x18\x04 \x01(\x04\x12\x14\n\x0cstaged_bytes\x18\x05 \x01(\x04\x42\x12\n\x10_decided_version2\x97\x02\n\x0cTransactions\x12\x38\n\x05Stage\x12\x15.weir.v1.StageRequest\x1a\x16.weir.v1.StageResponse(\x01\x12<\n\x07Publish\x12\x17.weir.v1.PublishRequest\x1a\x18.weir.v1.PublishResponse\x12\x36\n\x05\x41\x62ort\x12\x15.weir.v1.AbortRequest\x1a\x16.weir.v1.AbortResponse\x12W\n\x10ListTransactions\x12 .weir.v1.ListTransactionsRequest\x1a!.weir.v1.ListTransactionsResponseB\x10Z\x0eweir/v1;weirv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -39,31 +39,31 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_STAGEOPEN']._serialized_start=265
   _globals['_STAGEOPEN']._serialized_end=370
   _globals['_STAGEROWS']._serialized_start=373
-  _globals['_STAGEROWS']._serialized_end=539
-  _globals['_STAGEROWS_OPERATION']._serialized_start=457
-  _globals['_STAGEROWS_OPERATION']._serialized_end=539
-  _globals['_STAGEFINISH']._serialized_start=541
-  _globals['_STAGEFINISH']._serialized_end=568
-  _globals['_STAGERESPONSE']._serialized_start=570
-  _globals['_STAGERESPONSE']._serialized_end=666
-  _globals['_PARTATTEMPT']._serialized_start=668
-  _globals['_PARTATTEMPT']._serialized_end=730
-  _globals['_APPLIEDRANGE']._serialized_start=732
-  _globals['_APPLIEDRANGE']._serialized_end=804
-  _globals['_PUBLISHREQUEST']._serialized_start=807
-  _globals['_PUBLISHREQUEST']._serialized_end=980
-  _globals['_PUBLISHRESPONSE']._serialized_start=983
-  _globals['_PUBLISHRESPONSE']._serialized_end=1187
-  _globals['_ABORTREQUEST']._serialized_start=1189
-  _globals['_ABORTREQUEST']._serialized_end=1249
-  _globals['_ABORTRESPONSE']._serialized_start=1251
-  _globals['_ABORTRESPONSE']._serialized_end=1327
-  _globals['_LISTTRANSACTIONSREQUEST']._serialized_start=1329
-  _globals['_LISTTRANSACTIONSREQUEST']._serialized_end=1405
-  _globals['_LISTTRANSACTIONSRESPONSE']._serialized_start=1407
-  _globals['_LISTTRANSACTIONSRESPONSE']._serialized_end=1517
-  _globals['_TRANSACTIONINFO']._serialized_start=1520
-  _globals['_TRANSACTIONINFO']._serialized_end=1656
-  _globals['_TRANSACTIONS']._serialized_start=1659
-  _globals['_TRANSACTIONS']._serialized_end=1938
+  _globals['_STAGEROWS']._serialized_end=571
+  _globals['_STAGEROWS_OPERATION']._serialized_start=478
+  _globals['_STAGEROWS_OPERATION']._serialized_end=560
+  _globals['_STAGEFINISH']._serialized_start=573
+  _globals['_STAGEFINISH']._serialized_end=600
+  _globals['_STAGERESPONSE']._serialized_start=602
+  _globals['_STAGERESPONSE']._serialized_end=698
+  _globals['_PARTATTEMPT']._serialized_start=700
+  _globals['_PARTATTEMPT']._serialized_end=762
+  _globals['_APPLIEDRANGE']._serialized_start=764
+  _globals['_APPLIEDRANGE']._serialized_end=836
+  _globals['_PUBLISHREQUEST']._serialized_start=839
+  _globals['_PUBLISHREQUEST']._serialized_end=1012
+  _globals['_PUBLISHRESPONSE']._serialized_start=1015
+  _globals['_PUBLISHRESPONSE']._serialized_end=1219
+  _globals['_ABORTREQUEST']._serialized_start=1221
+  _globals['_ABORTREQUEST']._serialized_end=1281
+  _globals['_ABORTRESPONSE']._serialized_start=1283
+  _globals['_ABORTRESPONSE']._serialized_end=1359
+  _globals['_LISTTRANSACTIONSREQUEST']._serialized_start=1361
+  _globals['_LISTTRANSACTIONSREQUEST']._serialized_end=1437
+  _globals['_LISTTRANSACTIONSRESPONSE']._serialized_start=1439
+  _globals['_LISTTRANSACTIONSRESPONSE']._serialized_end=1549
+  _globals['_TRANSACTIONINFO']._serialized_start=1552
+  _globals['_TRANSACTIONINFO']._serialized_end=1688
+  _globals['_TRANSACTIONS']._serialized_start=1691
+  _globals['_TRANSACTIONS']._serialized_end=1970
 # @@protoc_insertion_point(module_scope)

@@ -42,7 +42,7 @@ class StageOpen(_message.Message):
     def __init__(self, version: _Optional[_Union[TransactionVersion, _Mapping]] = ..., part: _Optional[int] = ..., attempt: _Optional[int] = ..., session: _Optional[bytes] = ...) -> None: ...
 
 class StageRows(_message.Message):
-    __slots__ = ("operation", "arrow_stream")
+    __slots__ = ("operation", "arrow_stream", "crc32c")
     class Operation(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         OPERATION_UNSPECIFIED: _ClassVar[StageRows.Operation]
@@ -53,9 +53,11 @@ class StageRows(_message.Message):
     OPERATION_DELETE: StageRows.Operation
     OPERATION_FIELD_NUMBER: _ClassVar[int]
     ARROW_STREAM_FIELD_NUMBER: _ClassVar[int]
+    CRC32C_FIELD_NUMBER: _ClassVar[int]
     operation: StageRows.Operation
     arrow_stream: bytes
-    def __init__(self, operation: _Optional[_Union[StageRows.Operation, str]] = ..., arrow_stream: _Optional[bytes] = ...) -> None: ...
+    crc32c: int
+    def __init__(self, operation: _Optional[_Union[StageRows.Operation, str]] = ..., arrow_stream: _Optional[bytes] = ..., crc32c: _Optional[int] = ...) -> None: ...
 
 class StageFinish(_message.Message):
     __slots__ = ("rows",)

@@ -107,6 +107,7 @@ _HISTORY = b"h" * 16
         (request_of([1], keys=arrow_stream(sample([1]))), SchemaMismatch, "unknown"),
         (request_of([1], keys=arrow_stream(pa.record_batch({"id": ["1"]}))), SchemaMismatch, "id"),
         (request_of([1], keys=arrow_stream(pa.record_batch({"id": [1.0]}))), SchemaMismatch, "id"),
+        (request_of([1], crc32c=0), ArgumentInvalid, "changed on its way"),
         (request_of([None]), KeyInvalid, "null in row 0"),
         (request_of([1], columns=["nope"]), ColumnNotFound, "nope"),
         (request_of([1], columns=["id", "id"]), ArgumentInvalid, "twice"),

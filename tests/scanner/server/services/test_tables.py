@@ -407,6 +407,7 @@ def two_batches() -> bytes:
         (request(arrow_stream=b"garbage"), ArgumentInvalid, "Arrow IPC stream"),
         (request(arrow_stream=arrow_stream(sample(range(9)))[:-300]), ArgumentInvalid, "Arrow IPC stream"),
         (request(arrow_stream=two_batches()), ArgumentInvalid, "holds 2"),
+        (request(crc32c=0), ArgumentInvalid, "changed on its way"),
         (write_request(sample(range(1001))), ArgumentInvalid, "1000 are allowed"),
         (write_request(NULL_KEY), KeyInvalid, "'id' is null in row 2"),
         (write_request(sample([1]).drop_columns(["price"])), SchemaMismatch, "price"),
