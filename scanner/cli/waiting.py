@@ -56,7 +56,8 @@ class PatientFile(io.FileIO):
     """
 
     def __init__(self, descriptor: int, patience_s: float = PATIENCE_S) -> None:
-        super().__init__(descriptor, "w", closefd=False)
+        own = _of_terminal(descriptor)
+        super().__init__(descriptor if own is None else own, "w", closefd=own is not None)
         # So much a pipe that is ready takes without waiting; a file on a disk is always ready, and gets a line whole.
         regular = stat.S_ISREG(os.fstat(descriptor).st_mode)
         self._piece_bytes = sys.maxsize if regular else select.PIPE_BUF
@@ -71,12 +72,25 @@ class PatientFile(io.FileIO):
             OSError: It was not written, or only its beginning.
         """
         left = memoryview(data).cast("B")
-        size = len(left)
+        size, now = len(left), time.monotonic()
+        end = now + self._patience_s if now >= self._patient_from else now
         while left:
-            patient = time.monotonic() >= self._patient_from
-            if not takes_more(self.fileno(), self._patience_s if patient else 0.0):
-                self._patient_from = time.monotonic() + _IMPATIENT_S
+            ready = takes_more(self.fileno(), max(0.0, end - now))
+            # None, which typeshed does not know of: another process was quicker, or a terminal has no room for "\r\n".
+            written = (super().write(left[: self._piece_bytes]) or 0) if ready else 0
+            left, now = left[written:], time.monotonic()
+            if not written and now >= end:
+                self._patient_from = now + _IMPATIENT_S
                 raise TimeoutError(errno.ETIMEDOUT, "nobody reads it")
-            # None, which typeshed does not know of: another process was quicker.
-            left = left[super().write(left[: self._piece_bytes]) or 0 :]
         return size
+
+
+def _of_terminal(descriptor: int) -> int | None:
+    """A descriptor of our own of a terminal, which never waits; None: it is none, or belongs to somebody else.
+
+    A terminal whose window hangs takes what fits and waits for room for the rest, also where it was ready.
+    """
+    try:
+        return os.open(os.ttyname(descriptor), os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    except OSError:
+        return None

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import errno
 import io
+import itertools
 import json
 import logging
 import os
+import pty
 import re
 import signal
 import subprocess
@@ -20,7 +22,7 @@ import pytest
 import scanner
 import scanner.sync
 from scanner.cli.logs import JsonFormatter, LogHandler, TextFormatter
-from scanner.cli.waiting import PatientFile
+from scanner.cli.waiting import PatientFile, takes_more
 from scanner.server.auth.principals import make_token, token_sha256
 from scanner.server.log_fields import Fields
 from tests.support.certificates import files, issue
@@ -202,6 +204,26 @@ def test_the_log_says_what_nobody_has_read(monkeypatch: pytest.MonkeyPatch) -> N
         log.info("c")
         told = "the log has a gap before the line above: lines that were refused, missing or cut off: 2"
         assert pipe.read().decode() == f"\nb\n{told}\nc\n"
+
+
+def test_a_terminal_that_hangs_takes_what_fits() -> None:
+    """Its window reads nothing: lines are refused as soon as there is no room, and never waited for."""
+    window, terminal = pty.openpty()
+    with open(window, "rb", buffering=0) as reader, open(terminal, "wb"):
+        with PatientFile(terminal, 0.0) as output, pytest.raises(TimeoutError):
+            for number in itertools.count():
+                output.write(b"%d of many lines\n" % number)
+        assert os.get_blocking(terminal)
+        os.set_blocking(window, False)
+        read = b""
+        while (part := reader.read(1 << 16)) or not takes_more(terminal, 0.01):
+            read += part or b""
+        os.set_blocking(window, True)
+        with PatientFile(terminal) as output:
+            output.write(b"and one more\n")
+            while not read.endswith(b"and one more\r\n"):
+                read += reader.read(1 << 16)
+        assert read.startswith(b"0 of many lines\r\n1 of many lines\r\n")
 
 
 @pytest.mark.parametrize(("days_left", "says"), [(-1, "expired at"), (5, "expires at"), (50, "")])
