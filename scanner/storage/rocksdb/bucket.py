@@ -369,7 +369,6 @@ class RocksBucket:
             start_offset = self.log_end - 1
         with self._lifetime.committing:
             database = self._lifetime.writable()
-            self._lifetime.require_in_place()
             log_range = self._state.log_range
             if start_offset <= log_range.start:
                 return
@@ -459,6 +458,7 @@ class RocksBucket:
             # Cut between the flush of the log and that of the rows, it would be of two states.
             write_manifest_length(self._path, self._identity)
         with self._lifetime.compacting() as database:
+            self._lifetime.require_in_place()
             compact_log(database, last_key(log_range.start - 1))
             self._freed = log_range.start  # Here: once the bucket is opened anew, nothing is known of that.
         return True
@@ -471,6 +471,7 @@ class RocksBucket:
             if not files or self._lifetime.failure is not None or not self._has_free(size, reserve=True):
                 return False
             require_readable(database, files, self._lifetime.require_not_closing)
+            self._lifetime.require_in_place()
             join_log_files(database, files[0].start_key, files[-1].end_key)
             return True
 
@@ -481,6 +482,7 @@ class RocksBucket:
             if self._freed != log_range.start:
                 self._delete_truncated(database, log_range)
         with self._lifetime.compacting() as database:
+            self._lifetime.require_in_place()
             compact_database(database)
 
     def close(self) -> None:
@@ -573,14 +575,12 @@ class RocksBucket:
 
     def _delete_truncated(self, database: Database, log_range: LogRange) -> None:
         """Delete what is in front of the log."""
-        self._lifetime.require_in_place()
         batch = WriteBatch(raw_mode=True)
         _put_deletion(batch, database, log_range)
         self._make_durable(database, batch)
         self._note_durable(database)
 
     def _require_room(self, wanted_bytes: int) -> None:
-        self._lifetime.require_in_place()
         if self._space is not None:
             self._space.require_room(wanted_bytes)
 

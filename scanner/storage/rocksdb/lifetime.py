@@ -134,16 +134,13 @@ class Lifetime:
                 raise self._closed()
 
     def writable(self) -> Database:
-        """The database, for writing. `preparing` or `committing` is held."""
+        """The database, for writing; its directory is where it was. `preparing` or `committing` is held."""
         with self._gate:
             database = self._awake()
-        self.require_writable()
-        return database
-
-    def require_writable(self) -> None:
-        """Refuse a database that takes no writes."""
         if self.failure is not None:
             raise self._refusal()
+        self.require_in_place()
+        return database
 
     def require_open(self) -> None:
         """Refuse a database that is closed for good; one that is being closed, or opened anew, is waited for."""
@@ -162,7 +159,10 @@ class Lifetime:
             raise self._closed()
 
     def require_in_place(self) -> None:
-        """Refuse a directory that was moved: else a commit would be synced into files that nobody finds."""
+        """Refuse a directory that was moved: else a commit would be synced into files that nobody finds.
+
+        And RocksDB would make files, and remove those that are not needed, in the directory that has the path now.
+        """
         if self._opener.place is not None:
             self._opener.place.require_in_place()
             require_directory(self._path, self._number)

@@ -31,7 +31,7 @@ from scanner.errors import (
 from scanner.storage.rocksdb.bucket import RocksBucket
 from scanner.storage.rocksdb.catalog import load_catalog
 from scanner.storage.rocksdb.config import StorageConfig
-from scanner.storage.rocksdb.database import RocksResources, open_database
+from scanner.storage.rocksdb.database import RocksResources, compact_database, open_database
 from scanner.storage.rocksdb.store import RocksStore
 from scanner.storage.rocksdb.untouched import SETTINGS_NAME
 from tests.support.arrow_values import STORED_TYPES
@@ -482,7 +482,7 @@ def test_nothing_is_written_into_a_bucket_that_was_moved(tmp_path: Path, replace
 def test_rocksdb_writes_nothing_into_a_directory_that_has_replaced_its_own(
     tmp_path: Path, whole: bool
 ) -> None:
-    """Compactions, and the flush of a close: their files would be missing where the database is, which is lost then."""
+    """Its own compactions, and the flush of a close: else their files would be missing where the database is."""
     data, elsewhere = tmp_path / "data", tmp_path / "elsewhere"
     with RocksStore.open(data) as store:
         store.create_table(ITEMS)
@@ -493,7 +493,8 @@ def test_rocksdb_writes_nothing_into_a_directory_that_has_replaced_its_own(
         shutil.copytree(elsewhere, replaced)
         there = sorted(replaced.rglob("*"))
         if whole:
-            bucket.compact()
+            assert bucket._lifetime.database is not None
+            compact_database(bucket._lifetime.database)
     assert sorted(replaced.rglob("*")) == there
     for _ in range(2):
         with RocksStore.open(data) as store:
@@ -501,6 +502,33 @@ def test_rocksdb_writes_nothing_into_a_directory_that_has_replaced_its_own(
         replaced.rename(tmp_path / "copy")
         elsewhere.rename(replaced)
         (tmp_path / "copy").rename(elsewhere)
+
+
+@pytest.mark.parametrize("keep_up", [RocksBucket.flush, RocksBucket.join_log, RocksBucket.compact])
+def test_upkeep_of_a_bucket_that_was_replaced_leaves_both_as_they_are(
+    tmp_path: Path, keep_up: Callable[[RocksBucket], object]
+) -> None:
+    """Else RocksDB makes and removes files in the copy, and those that the bucket needs would be there."""
+    data, elsewhere = tmp_path / "data", tmp_path / "elsewhere"
+    with RocksStore.open(data) as store:
+        store.create_table(ITEMS)
+        bucket = store.bucket("items", 0)
+        for _ in range(20):
+            bucket.commit([puts((number, "here") for number in range(10))])
+            bucket.flush()
+        bucket.commit([[put(10, "here")]])
+        (directory,) = data.glob("tables/*/0000")
+        directory.rename(elsewhere)
+        shutil.copytree(elsewhere, directory)
+        there = sorted(directory.iterdir())
+        with pytest.raises(StoreFailed, match=r"0000 was moved or replaced"):
+            keep_up(bucket)
+        assert sorted(directory.iterdir()) == there
+        shutil.rmtree(directory)
+        elsewhere.rename(directory)
+        keep_up(bucket)
+    with RocksStore.open(data) as store:
+        assert contents(store.bucket("items", 0)) == dict.fromkeys(range(11), "here")
 
 
 def test_a_bucket_that_was_idle_is_not_opened_in_another_directory(tmp_path: Path) -> None:
