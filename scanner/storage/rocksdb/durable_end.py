@@ -26,6 +26,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from scanner.data.digest import checksum
+from scanner.errors import StoreFailed, TooManyFiles
+from scanner.storage.rocksdb.files import disk_errors
 
 NAME: Final = "DURABLE-END"
 _FIELDS: Final = struct.Struct(">4sBQ16sQ")
@@ -61,14 +63,22 @@ def write_durable_end(directory: Path, identity: bytes, durable: DurableEnd) -> 
 
 
 def read_durable_end(directory: Path, identity: bytes) -> DurableEnd | None:
-    """Read the file of a bucket; None if there is none, or it is not whole or not of this bucket: nothing is known."""
+    """Read the file of a bucket; None if there is none, or it is not whole or not of this bucket: nothing is known.
+
+    Raises:
+        TooManyFiles: It could not be opened, which says nothing of it: what it knows would be written over.
+    """
+    path = directory / NAME
     try:
-        content = (directory / NAME).read_bytes()
+        with disk_errors(path):
+            content = path.read_bytes()
         layout = {2: _FIELDS_2, _FORMAT: _FIELDS}[content[_FORMAT_AT]]
         fields = content[: layout.size]
         magic, _, *durable = layout.unpack(fields)
         (crc,) = _CHECKSUM.unpack_from(content, layout.size)
-    except (OSError, IndexError, KeyError, struct.error):
+    except TooManyFiles:
+        raise
+    except (StoreFailed, IndexError, KeyError, struct.error):
         return None
     if (magic, crc) != (_MAGIC, checksum(fields, checksum(identity))):
         return None

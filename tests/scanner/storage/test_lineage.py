@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scanner.errors import DataCorrupted, SnapshotLost
+from scanner.errors import DataCorrupted, SnapshotLost, TooManyFiles
 from scanner.storage.group_states import GroupState
 from scanner.storage.lineage import (
     HISTORIES_MAX,
@@ -215,6 +217,25 @@ def test_a_lost_tail_is_logged_and_counted(
     with RocksStore.open(tmp_path / "killed") as store:
         assert store.bucket("items", 0).lost_changes == lost
         assert "lost" not in caplog.text
+
+
+@pytest.mark.rocks
+def test_a_lost_tail_is_noticed_where_files_run_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a descriptor for the side file the bucket stays closed: its next commit would write over the file."""
+    _with_lost_tail(tmp_path, None)
+    read = Path.read_bytes
+
+    def refuse(path: Path) -> bytes:
+        if path.name == durable_end.NAME:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(path))
+        return read(path)
+
+    with RocksStore.open(tmp_path / "killed") as store:
+        with monkeypatch.context() as patched:
+            patched.setattr(Path, "read_bytes", refuse)
+            with pytest.raises(TooManyFiles, match=durable_end.NAME):
+                store.bucket("items", 0)
+        assert store.bucket("items", 0).lost_changes == 7
 
 
 @pytest.mark.rocks
