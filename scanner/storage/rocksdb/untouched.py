@@ -9,6 +9,7 @@ removed by the next.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import functools
 import os
@@ -47,7 +48,7 @@ def open_untouched(
     Raises:
         DataCorrupted: It is damaged, or not there. What the block raises names the directory, too.
         DiskFull: The disk of temporary files is; nothing is written to another one.
-        StoreFailed: The disk refused.
+        StoreFailed, TooManyFiles: The disk refused, or this process may open no more files.
     """
     with _temporary_directory() as links:
         try:
@@ -105,12 +106,22 @@ def _temporary_directory() -> Iterator[Path]:
 
     Raises:
         DiskFull: There is no place for one.
+        TooManyFiles: This process may open no more.
     """
     try:
         _remove_left(Path(tempfile.gettempdir()))
         elsewhere = tempfile.TemporaryDirectory(prefix=_LINKS_PREFIX)
-        descriptor = os.open(elsewhere.name, _DIRECTORY_FLAGS)
+        try:
+            descriptor = os.open(elsewhere.name, _DIRECTORY_FLAGS)
+        except OSError:
+            os.rmdir(elsewhere.name)  # By its name: to look into it takes a descriptor, too.
+            elsewhere.cleanup()
+            raise
     except OSError as error:  # Also of a kind of its own, where no place has any room.
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            raise TooManyFiles(
+                f"no temporary files can be made: this process may open no more; raise its limit (ulimit -n): {error}"
+            ) from error
         raise DiskFull(_no_room(str(error))) from error
     try:
         with suppress(OSError):  # Not every file system has locks.

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from rocksdict import WriteBatch
@@ -330,6 +331,20 @@ def test_no_place_for_temporary_files(data: Path, monkeypatch: pytest.MonkeyPatc
     """That is what is said, and nothing of the buckets, which are whole."""
     monkeypatch.setattr(tempfile, "tempdir", str(data / "none"))
     with pytest.raises(DiskFull, match=r"no temporary files can be made: .*TMPDIR"):
+        inspected(data)
+
+
+def test_no_descriptor_for_temporary_files(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That is what is said: a full disk would be looked for in vain."""
+    open_file = os.open
+
+    def refuse(path: str | Path, *arguments: Any, **options: Any) -> int:
+        if Path(path).name.startswith("weir-links-"):
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(path))
+        return open_file(path, *arguments, **options)
+
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(TooManyFiles, match=r"no temporary files can be made: .*ulimit"):
         inspected(data)
 
 
