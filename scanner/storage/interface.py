@@ -243,7 +243,7 @@ class Bucket(Protocol):
         """
 
     def close_idle(self) -> None:
-        """Close the bucket's files until it is used again; without effect while scans or snapshots are open.
+        """Close the bucket's files until it is used again; without effect while something is read, or `unfinished`.
 
         Blocks on the disk; meant for a worker thread.
         """

@@ -272,17 +272,23 @@ class MemoryBucket:
 
     def open_snapshot(self) -> MemorySnapshot:
         """See `Bucket.open_snapshot`."""
-        self._require_finished()
+        self.require_finished()
         snapshot = MemorySnapshot(self.contents.rows, self.log_end, self._keys_of, self._open)
         self._open.add(snapshot)
         return snapshot
 
     def open_reader(self) -> MemoryReader:
         """See `Bucket.open_reader`."""
-        self._require_finished()
+        self.require_finished()
         reader = MemoryReader(self.contents.rows, self.log_end, self._open)
         self._open.add(reader)
         return reader
+
+    def require_finished(self) -> None:
+        """Refuse what shows a state while something larger is being applied."""
+        self._require_open()
+        if self._unfinished is not None:
+            raise StoreFailed("a transaction is being applied; nothing is opened beside it")
 
     def read_change_block(self, start_offset: int, end_offset: int, bytes_max: int) -> ChangeBlock:
         """See `Bucket.read_change_block`."""
@@ -407,11 +413,6 @@ class MemoryBucket:
     def _require_open(self) -> None:
         if self._closed:
             raise StoreClosed("the bucket in /memory was closed")
-
-    def _require_finished(self) -> None:
-        self._require_open()
-        if self._unfinished is not None:
-            raise StoreFailed("a transaction is being applied; nothing is opened beside it")
 
     def _changes(self, start_offset: int, end_offset: int) -> list[Change]:
         return self.contents.log[start_offset - self.log_start : end_offset - self.log_start]

@@ -164,7 +164,9 @@ class MemoryStore:
 
     def create_checkpoint(self, name: str, index: int) -> Checkpoint:
         """See `Store.create_checkpoint`."""
-        contents = self.bucket(name, index).contents
+        bucket = self.bucket(name, index)
+        bucket.require_finished()
+        contents = bucket.contents
         log_offset = contents.log_end
         history = contents.lineage.history_of(log_offset)
         checkpoint = Checkpoint(contents.next_checkpoint_id, log_offset, self._clock(), history)

@@ -370,7 +370,7 @@ class RocksBucket:
         with self._lifetime.committing:
             database = self._lifetime.writable()
             log_range = self._state.log_range
-            if start_offset <= log_range.start:
+            if min(start_offset, log_range.end) <= log_range.start:
                 return
             start, ordinal = log_range.end, log_range.end_ordinal
             if start_offset < start:
@@ -498,7 +498,7 @@ class RocksBucket:
 
     def close_idle(self) -> None:
         """See `Bucket.close_idle`."""
-        lifetime, held = self._lifetime, self._snapshots or self._readers
+        lifetime, held = self._lifetime, self._snapshots or self._readers or self._reached
         if lifetime.database is not None and lifetime.failure is None and not held:
             lifetime.suspend()
 

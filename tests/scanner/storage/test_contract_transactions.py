@@ -185,7 +185,7 @@ def test_an_unfinished_share_is_seen_when_its_last_part_is_written(
     apply(bucket, [put(0, "new"), delete(1)], unfinished=True)
     apply(bucket, [put(0, "newer"), put(9, "more")], unfinished=True)
     assert bucket.log_end == 4
-    for opening in (bucket.open_snapshot, bucket.open_reader):
+    for opening in (bucket.open_snapshot, bucket.open_reader, lambda: store.create_checkpoint("items", 0)):
         with pytest.raises(StoreFailed):
             opening()
     assert [len(before.read(10, 1000).rows)] == [4]
@@ -204,6 +204,16 @@ def test_an_unfinished_share_is_seen_when_its_last_part_is_written(
         ]
         assert each.applied_shares == {**NEW, "load": AppliedShare(5, 4, 10)}
         assert len(each.lineage.histories) == 1
+
+
+def test_an_unfinished_share_keeps_its_bucket_from_being_closed_as_idle(store: Store) -> None:
+    """Its first part would be undone, and the last one would show what comes after it alone."""
+    bucket = store.bucket("items", 0)
+    apply(bucket, [put(0, "first")], unfinished=True)
+    bucket.close_idle()
+    apply(bucket, [put(1, "second")], unfinished=True)
+    apply(bucket, [], unfinished=False, load=AppliedShare(5, 0, 2))
+    assert contents(bucket) == {0: "first", 1: "second"}
 
 
 @pytest.mark.parametrize("anew", ["restart", "reopen"])
