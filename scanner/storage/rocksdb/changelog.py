@@ -8,7 +8,8 @@ ones:
     log value  the header below, then the body: kinds, row lengths, rows, each of all changes of the chunk
 
     u8   format, 2
-    u8   flags: 1 the body is compressed (LZ4 block), 2 all changes are of one kind, 4 all rows are of one length
+    u8   flags: 1 the body is compressed (LZ4 block), 2 all changes are of one kind, 4 all rows are of one length, 8 the
+         entry continues a share of a transaction, which the entry before belongs to
     u8   the kinds that occur, bit k-1 for kind k
     u8   0
     u32  changes in the chunk

@@ -231,26 +231,24 @@ class Lifetime:
         return self.database
 
     def _close(self) -> None:
-        """Close it when nothing uses it; a compaction ends. `_gate` is held, and released while it waits."""
+        """Close it when nothing uses it; a compaction ends. In `_alone`, whose `_gate` is released while it waits."""
         database = self.database
         if database is None:
             return
         if self._compacting.locked():
             database.rocks.cancel_all_background(False)
         self._gate.wait_for(lambda: not self._users)
-        # It may have been closed while we waited.
-        database, self.database = self.database, None
-        if database is not None:
-            try:
-                self.require_in_place()
-            except StoreFailed:
-                # No flush: its file would go into the directory that has the path now, and its name into this MANIFEST.
-                database.rocks.cancel_all_background(False)
-            database.close()
-            if not database.read_only:  # Closing flushes one family after another.
-                with suppress(ScannerError):
-                    self.require_in_place()  # Otherwise another bucket's directory may be there.
-                    write_manifest_length(self._path, self._opener.identity)
+        self.database = None
+        try:
+            self.require_in_place()
+        except StoreFailed:
+            # No flush: its file would go into the directory that has the path now, and its name into this MANIFEST.
+            database.rocks.cancel_all_background(False)
+        database.close()
+        if not database.read_only:  # Closing flushes one family after another.
+            with suppress(ScannerError):
+                self.require_in_place()  # Otherwise another bucket's directory may be there.
+                write_manifest_length(self._path, self._opener.identity)
 
     def _closed(self) -> StoreClosed:
         return StoreClosed(f"bucket {self._path} was closed")
