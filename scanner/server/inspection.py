@@ -49,7 +49,7 @@ from scanner.storage.rocksdb.data_directory import (
 )
 from scanner.storage.rocksdb.database import RocksResources
 from scanner.storage.rocksdb.documents import DOCUMENTS_NAME, read_document
-from scanner.storage.rocksdb.files import disk_errors
+from scanner.storage.rocksdb.files import disk_errors, is_directory
 from scanner.storage.rocksdb.findings import Counts, Finding, Severity
 from scanner.storage.rocksdb.folding import KEYS_MAX
 from scanner.storage.rocksdb.space import BALLAST_NAME
@@ -175,7 +175,7 @@ class Inspection:
         ]
         catalog = CatalogFile()
         for directory in entries_of(self._path / TABLES_NAME):
-            if not (directory.name.isdigit() and directory.is_dir()):
+            if not (directory.name.isdigit() and is_directory(directory)):
                 continue
             try:
                 entry = load_table_entry(directory)
@@ -260,6 +260,8 @@ class Inspection:
         needed, largest = _SERVER_DESCRIPTORS, 0
         for entry in catalog.tables.values():
             directory = place_of(self._path, entry.table_id)
+            if not is_directory(directory):
+                continue
             for index in range(entry.description.buckets):
                 files = [path for path in entries_of(directory / bucket_name(index)) if path.is_file()]
                 tables = sum(path.suffix == ".sst" for path in files)
@@ -288,11 +290,14 @@ class Inspection:
     def _measure(self, catalog: CatalogFile) -> None:
         """Find out how much there is to read, and in which order."""
         for _, entry in sorted(catalog.tables.items()):
+            place = place_of(self._path, entry.table_id)
+            if not is_directory(place):
+                continue
             for index in range(entry.description.buckets):
                 name = bucket_name(index)
                 checkpoints = checkpoints_directory(self._path, entry.table_id) / name
                 for directory in (
-                    place_of(self._path, entry.table_id) / name,
+                    place / name,
                     *(checkpoints / checkpoint_name(each) for each in list_checkpoints(checkpoints)),
                 ):
                     with disk_errors(directory):
@@ -313,7 +318,7 @@ class Inspection:
         except ScannerError as error:
             lost = f"table {name!r} is not served; its rows are checked all the same, if they exist"
             yield Finding(Severity.ERROR, self._name(directory), error.message, lost)
-        if not directory.is_dir():
+        if not is_directory(directory):
             return
         resources = RocksResources(StorageConfig())
         checkpoints = checkpoints_directory(self._path, entry.table_id)

@@ -42,6 +42,7 @@ from scanner.storage.rocksdb.envelope import FORMAT
 from scanner.storage.rocksdb.files import (
     disk_errors,
     give_to_owner,
+    is_directory,
     make_directories,
     make_private,
     read_file,
@@ -319,10 +320,12 @@ def _require_fresh(path: Path) -> None:
 
 def _tighten(path: Path) -> None:
     """Take away what others than the server's user may do. What is in the directory and not ours stays as it is."""
-    ours = [path / name for name in (DOCUMENTS_NAME,) if (path / name).is_dir()]
+    ours = [path / name for name in (DOCUMENTS_NAME,) if is_directory(path / name)]
     parents = [path / name for name in (TABLES_NAME, CHECKPOINTS_NAME, IMAGES_NAME)]
     for parent in parents:
-        ours += [entry for entry in entries_of(parent) if NUMBERED.fullmatch(entry.name) and entry.is_dir()]
+        ours += [
+            entry for entry in entries_of(parent) if NUMBERED.fullmatch(entry.name) and is_directory(entry)
+        ]
     alone = [path, *parents]
     alone += [path / name for name in (FORMAT_NAME, LOCK_NAME, CATALOG_NAME)]
     with disk_errors(path):

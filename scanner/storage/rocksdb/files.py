@@ -148,6 +148,19 @@ def make_directories(path: Path, below: Path | None = None) -> None:
             sync_directory(directory.parent)
 
 
+def is_directory(path: Path, *, untold: bool = False) -> bool:
+    """Whether a path leads to a directory.
+
+    Args:
+        path: Where one may be.
+        untold: What it is where the disk does not tell, as of a link into a directory that is closed to us.
+    """
+    try:
+        return path.is_dir()
+    except OSError:
+        return untold
+
+
 def make_private(trees: Iterable[Path], alone: Iterable[Path] = ()) -> int:
     """Take from files and directories what others than their user may do with them.
 

@@ -207,8 +207,10 @@ class RocksStore:
         """See `Store.drop_table`."""
         self._require_in_place()
         table = self._table(name)
-        if table.damage is not None and self._directory(table.entry).exists():
-            raise table.damage
+        if table.damage is not None:
+            with disk_errors(directory := self._directory(table.entry)):
+                if directory.exists():
+                    raise table.damage
         before = self._catalog
         with self._opening, self._space.in_need():
             # It is used again, should the disk refuse.

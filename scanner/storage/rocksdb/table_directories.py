@@ -48,7 +48,7 @@ from scanner.storage.rocksdb.data_directory import (
     table_name,
 )
 from scanner.storage.rocksdb.documents import DOCUMENTS_NAME, read_document, write_document
-from scanner.storage.rocksdb.files import disk_errors, sync_directory
+from scanner.storage.rocksdb.files import disk_errors, is_directory, sync_directory
 from scanner.storage.rocksdb.transaction_files import TRANSACTIONS_NAME
 
 TABLE_IDS_DOCUMENT: Final = "table_ids.json"
@@ -98,7 +98,9 @@ class _Fate(enum.Enum):
 def _fate_of(entry: Path, named: Collection[int]) -> _Fate:
     marked = _MARKED.fullmatch(entry.name)
     if marked is None or entry.name != table_name(int(marked[1])) + marked[2] or not _is_directory(entry):
-        return _Fate.KEPT if entry.is_dir() and entry.name in map(table_name, named) else _Fate.FOREIGN
+        is_named = entry.name in map(table_name, named)
+        # Of one that cannot be looked at, `found_in` says why.
+        return _Fate.KEPT if is_named and is_directory(entry, untold=True) else _Fate.FOREIGN
     if int(marked[1]) not in named:
         return _Fate.REMOVED
     if marked[2] == _DROPPED or entry.with_name(marked[1]).exists():
@@ -148,7 +150,7 @@ def place_of(path: Path, table_id: int) -> Path:
     """Where a table that the catalog names is now: what an interrupted create or drop left has another name."""
     plain = table_directory(path, table_id)
     for directory in (plain, *(plain.with_name(plain.name + mark) for mark in (_CREATING, _DROPPING))):
-        if directory.exists():
+        if is_directory(directory, untold=True):
             return directory
     return plain
 
@@ -185,7 +187,9 @@ def found_in(directory: Path, entry: TableEntry) -> TableEntry:
         DataCorrupted: It is gone, or says otherwise.
         StoreFailed: It cannot be read, or a newer version wrote it.
     """
-    if not directory.is_dir():
+    with disk_errors(directory):
+        is_there = directory.is_dir()
+    if not is_there:
         raise DataCorrupted(f"its directory {directory} is gone; restore it from a copy, or drop the table")
     advice = (
         "restore directory and catalog from one copy, or, if the directory is the right one, take it with:"
@@ -356,4 +360,4 @@ def _remove(directory: Path) -> None:
 
 
 def _is_directory(path: Path) -> bool:
-    return path.is_dir() and not path.is_symlink()
+    return is_directory(path) and not path.is_symlink()

@@ -327,6 +327,15 @@ def test_what_this_process_lacks_is_no_damage(
     assert ("temporary files" in raised.value.message) == (kind is DiskFull)
 
 
+def test_a_table_that_cannot_be_looked_at_is_a_finding(data: Path) -> None:
+    """As one behind a link to a dead disk: the inspection goes on."""
+    (table,) = (data / "tables").iterdir()
+    table.rename(data.parent / "elsewhere")
+    table.symlink_to("x" * 300)
+    (finding,) = (each for each in inspected(data) if each.severity is Severity.ERROR)
+    assert "File name too long" in finding.problem
+
+
 def test_no_place_for_temporary_files(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """That is what is said, and nothing of the buckets, which are whole."""
     monkeypatch.setattr(tempfile, "tempdir", str(data / "none"))

@@ -221,6 +221,22 @@ def test_a_table_that_is_not_the_catalogs_is_refused_alone(
     assert (tmp_path / "tables" / "000000" / "0000" / "CURRENT").exists()
 
 
+def test_a_table_whose_directory_cannot_be_looked_at_is_refused_alone(tmp_path: Path) -> None:
+    """As one behind a link to a disk that is dead, or closed to the server: the other tables are served."""
+    make_tables(tmp_path, "one", "two")
+    directory, elsewhere = tmp_path / "tables" / "000000", tmp_path / "elsewhere"
+    directory.rename(elsewhere)
+    directory.symlink_to("x" * 300)
+    with RocksStore.open(tmp_path) as store:
+        for act in (lambda: store.bucket("one", 0), lambda: store.drop_table("one")):
+            with pytest.raises(StoreFailed, match="000000: File name too long"):
+                act()
+        assert contents(store.bucket("two", 0)) == {1: "two"}
+    directory.unlink()
+    directory.symlink_to(elsewhere)
+    assert rows_by_table(tmp_path) == {"one": {1: "one"}, "two": {1: "two"}}
+
+
 def test_a_table_whose_directory_is_gone_can_be_dropped(tmp_path: Path) -> None:
     """There is nothing that could be lost by it."""
     make_tables(tmp_path, "one")
