@@ -16,6 +16,7 @@ This module knows no changelog and no storage.
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 import tempfile
@@ -29,7 +30,7 @@ import numpy as np
 import pyarrow as pa
 
 from scanner.data.digest import checksum
-from scanner.errors import DataCorrupted, SnapshotLost, StoreFailed
+from scanner.errors import DataCorrupted, SnapshotLost, StoreFailed, TooManyFiles
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -109,7 +110,7 @@ class SpillFile:
         bytes_max: Of the file, above 0.
 
     Raises:
-        StoreFailed: The file cannot be made.
+        StoreFailed, TooManyFiles: The file cannot be made.
     """
 
     def __init__(self, directory: Path | None, bytes_max: int) -> None:
@@ -206,6 +207,11 @@ class SpillFile:
         try:
             yield
         except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                raise TooManyFiles(
+                    f"a temporary file in {self._directory} cannot be made: the server may open no more files; raise"
+                    " its limit (ulimit -n)"
+                ) from error
             raise StoreFailed(
                 f"a temporary file in {self._directory} failed: {error}; make room there, and scan again"
             ) from error

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scanner.errors import DataCorrupted, SnapshotLost, StoreFailed
+from scanner.errors import DataCorrupted, SnapshotLost, StoreFailed, TooManyFiles
 from scanner.sources.sorted_runs import Entries, FileRun, MemoryRun, MergedRuns, Run, SpillFile, cut
-from tests.support.file_limit import file_size_limit
+from tests.support.file_limit import file_size_limit, no_more_files
 
 ANY = 1 << 30
 KEYS = st.binary(min_size=1, max_size=3)
@@ -154,6 +154,12 @@ def test_a_directory_that_is_not_there_is_a_failed_store(tmp_path: Path) -> None
     """The file cannot be made."""
     with pytest.raises(StoreFailed, match="nowhere"):
         SpillFile(tmp_path / "nowhere", ANY)
+
+
+def test_no_descriptor_for_the_file_is_an_error_that_clients_try_again(tmp_path: Path) -> None:
+    """It passes, and says nothing of the disk."""
+    with no_more_files(), pytest.raises(TooManyFiles, match="ulimit"):
+        SpillFile(tmp_path, ANY)
 
 
 def test_a_disk_that_takes_a_part_of_a_write_gets_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
