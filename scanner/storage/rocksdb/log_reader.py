@@ -77,14 +77,15 @@ class LogReader:
             try:
                 entry = self.entry_at((low + high) // 2)[0]
             except OffsetOutOfRange:
-                # What was truncated meanwhile is out of the question.
-                low = max(low, self._log_range().start)
+                # What was truncated meanwhile is out of the question, and what a bucket that was opened anew has lost.
+                log_range = self._log_range()
+                low, high = max(low, log_range.start), min(high, log_range.end)
                 continue
             if entry.timestamp_us < timestamp_us:
                 low = entry.end
             else:
                 high = entry.start
-        return self.share_start(low)
+        return self.share_start(min(low, self._log_range().end))
 
     def share_start(self, offset: int) -> int:
         """See `Bucket.share_start`."""

@@ -30,6 +30,7 @@ from scanner.storage.rocksdb.log import (
     require_readable,
     unproven_spans,
 )
+from scanner.storage.rocksdb.log_reader import LogReader
 from scanner.storage.rocksdb.space import DiskSpace, Room
 from scanner.storage.rocksdb.sst_files import sst_files
 from scanner.storage.rocksdb.store import RocksStore
@@ -609,3 +610,17 @@ def test_a_log_that_was_freed_needs_no_write_ahead_log(
         log.unlink()
     with RocksStore.open(copy) as store:
         assert changes_of(store.bucket("items", 0)) == changes_of(of_ten_files)
+
+
+def test_the_search_for_a_time_ends_in_a_log_that_was_longer_when_it_began(tmp_path: Path) -> None:
+    """The bucket was opened anew meanwhile, after a failed write, and has lost its newest changes."""
+    with RocksStore.open(tmp_path) as store:
+        store.create_table(ITEMS)
+        bucket = store.bucket("items", 0)
+        bucket.commit([puts((number, "a") for number in range(3))], clock_us=100)
+        found = bucket._state.log_range
+        ranges = iter([found._replace(end=1000), *[found] * 20])
+        lifetime = bucket._lifetime
+        using = functools.partial(lifetime.using, after_failure=True)
+        reader = LogReader(tmp_path, bucket._keys_of, using, lifetime.require_open, lambda: next(ranges))
+        assert reader.offset_at(101) == 3
