@@ -195,8 +195,14 @@ class RocksStageSink:
         self.sync()
         with disk_errors(self._fresh):
             self._close()
-            self._fresh.replace(self._fresh.with_name(_file_name(key)))
-            sync_directory(self._fresh.parent)
+            finished = self._fresh.replace(self._fresh.with_name(_file_name(key)))
+            try:
+                sync_directory(finished.parent)
+            except OSError:
+                # Its writer stages it again: found at the next start, it would count twice.
+                with suppress(OSError):
+                    finished.unlink()
+                raise
         return self._size
 
     def discard(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Callable
@@ -19,6 +20,7 @@ import scanner.storage.rocksdb.opening
 import scanner.storage.rocksdb.store
 import scanner.storage.rocksdb.table_directories
 import scanner.storage.rocksdb.transaction_files
+from scanner.errors import TooManyFiles
 from scanner.storage.rocksdb.store import RocksStore
 from scanner.storage.transactions import StageKey
 from tests.support.storage_tables import make_tables, one_bucket, put
@@ -119,6 +121,23 @@ def test_each_sync_that_is_left_out_is_found(
     monkeypatch.setattr(module, name, _OsThatSyncsNoFiles() if name == "os" else _no_sync)
     for act in acts:
         assert pending_after(tmp_path / act, act) != [], act
+
+
+def test_a_stage_whose_name_cannot_be_made_durable_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its writer is told that nothing was kept, and stages it again: at the next start both would count."""
+
+    def refuse(directory: Path) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(directory))
+
+    make_tables(tmp_path, "it")
+    with RocksStore.open(tmp_path) as store:
+        with monkeypatch.context() as patched:
+            patched.setattr(scanner.storage.rocksdb.transaction_files, "sync_directory", refuse)
+            with pytest.raises(TooManyFiles):
+                _stage(store)
+        assert store.transaction_files("it").stages() == []
 
 
 class _Spied:
