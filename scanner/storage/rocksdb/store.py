@@ -238,10 +238,10 @@ class RocksStore:
         table.require_undamaged()
         entry = table.entry.with_column(column)
         self._space.require_room()
-        # The directory first: at the next start it may be ahead of the catalog, and not the other way round.
-        save_table_entry(self._directory(entry), entry)
         before = self._catalog
         try:
+            # The directory first: at the next start it may be ahead of the catalog, and not the other way round.
+            save_table_entry(self._directory(entry), entry)
             self._save(before.with_table(entry))
         except BaseException:
             if self._restore_catalog(before):

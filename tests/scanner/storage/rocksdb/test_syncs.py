@@ -140,6 +140,29 @@ def test_a_stage_whose_name_cannot_be_made_durable_is_not_there(
         assert store.transaction_files("it").stages() == []
 
 
+def test_a_column_whose_name_cannot_be_made_durable_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who adds it is told that it was not added: it does not come with the next start, either."""
+    refused = []
+
+    def refuse_first(directory: Path) -> None:
+        refused.append(directory)
+        if len(refused) == 1:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(directory))
+
+    make_tables(tmp_path, "it")
+    with RocksStore.open(tmp_path) as store:
+        before = store.table("it")
+        with monkeypatch.context() as patched:
+            patched.setattr(scanner.storage.rocksdb.files, "sync_directory", refuse_first)
+            with pytest.raises(TooManyFiles):
+                store.add_column("it", pa.field("more", pa.int8()))
+        assert store.table("it") == before
+    with RocksStore.open(tmp_path) as store:
+        assert store.table("it") == before
+
+
 class _Spied:
     """A database whose writes and syncs are written down."""
 
