@@ -644,7 +644,7 @@ class Store(Protocol):
 
         Raises:
             ArgumentInvalid: the name is not one.
-            StoreFailed: the disk refused; the old one is still there.
+            StoreFailed: the disk refused; the old one is still there, unless only the last sync failed.
         """
 
     @property

@@ -35,7 +35,7 @@ def write_document(data: Path, name: str, content: bytes) -> None:
 
     Raises:
         ArgumentInvalid: the name is not one.
-        StoreFailed: the disk refused; the old one is still there.
+        StoreFailed: the disk refused; the old one is still there, unless only the last sync failed.
     """
     path = _path_of(data, name)
     make_directories(path.parent, data)
