@@ -20,6 +20,7 @@ This module knows no RocksDB.
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 from pathlib import Path
@@ -60,14 +61,18 @@ def noted_length(directory: Path, identity: bytes) -> int:
     0, where the file is missing, damaged, of another bucket or of another MANIFEST: nothing is known then.
 
     Raises:
-        OSError, ValueError: As `current_manifest`.
+        OSError, ValueError: As `current_manifest`; or there is no descriptor for the file, which says nothing of it.
     """
     in_use = _number(current_manifest(directory))
     try:
         content = (directory / NAME).read_bytes()
         fields, (crc,) = content[: _FIELDS.size], _CHECKSUM.unpack(content[_FIELDS.size :])
         magic, form, number, length = _FIELDS.unpack(fields)
-    except (OSError, struct.error):
+    except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            raise
+        return 0
+    except struct.error:
         return 0
     if (magic, form, number, crc) != (_MAGIC, _FORMAT, in_use, checksum(fields, checksum(identity))):
         return 0

@@ -22,7 +22,7 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from scanner.errors import DataCorrupted, DiskFull
+from scanner.errors import DataCorrupted, DiskFull, StoreFailed, TooManyFiles
 from scanner.storage.rocksdb.durable_end import read_durable_end
 from scanner.storage.rocksdb.files import disk_errors
 from scanner.storage.rocksdb.log import read_log_range
@@ -52,10 +52,13 @@ def torn_manifest(directory: Path, identity: bytes, resources: RocksResources) -
         StoreFailed, TooManyFiles: It could not be looked at.
     """
     try:
-        manifest = current_manifest(directory)
-        damage, size = first_damage(manifest), manifest.stat().st_size
-        noted = noted_length(directory, identity)
-    except (OSError, ValueError):
+        with disk_errors(directory):
+            manifest = current_manifest(directory)
+            damage, size = first_damage(manifest), manifest.stat().st_size
+            noted = noted_length(directory, identity)
+    except TooManyFiles:
+        raise
+    except (StoreFailed, ValueError):
         return None  # RocksDB says what is wrong with its own files.
     whole = size if damage is None else damage
     if whole < noted:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from scanner.errors import DataCorrupted
+from scanner.errors import DataCorrupted, TooManyFiles
 from scanner.storage.rocksdb import bucket as rocks_bucket
 from scanner.storage.rocksdb.manifest_length import NAME, noted_length, write_manifest_length
 from scanner.storage.rocksdb.store import RocksStore
@@ -170,3 +170,30 @@ def test_no_length_is_noted_that_the_disk_does_not_hold(
     monkeypatch.setattr(os, "fsync", refuse)
     write_manifest_length(tmp_path, b"ours")
     assert noted_length(tmp_path, b"ours") == 100
+
+
+def test_a_manifest_that_was_cut_is_noticed_where_files_run_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a descriptor for its noted length the bucket stays closed: else what is left would be noted."""
+    with RocksStore.open(tmp_path) as store:
+        store.create_table(one_bucket("items"))
+        for number in range(3):
+            store.bucket("items", 0).commit([[put(number, "x")]])
+    (directory,) = tmp_path.glob("tables/*/0000")
+    manifest = directory / (directory / "CURRENT").read_text().strip()
+    os.truncate(manifest, manifest.stat().st_size - 1)
+    read = Path.read_bytes
+
+    def refuse(path: Path) -> bytes:
+        if path.name == NAME:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(path))
+        return read(path)
+
+    with RocksStore.open(tmp_path) as store:
+        with monkeypatch.context() as patched:
+            patched.setattr(Path, "read_bytes", refuse)
+            with pytest.raises(TooManyFiles, match=NAME):
+                store.bucket("items", 0)
+        with pytest.raises(DataCorrupted, match="is whole for"):
+            store.bucket("items", 0)
