@@ -164,10 +164,10 @@ class BucketCheckpoints:
                     functools.partial(self._owner.store.create_checkpoint, name, self.index)
                 )
                 self._kept[made.checkpoint_id] = made
-                self._freed, self._commits_begun = freed, commits_begun
-                if before is not None and before.log_offset == made.log_offset:
+                if before is not None and before.log_offset == made.log_offset and self._freed != freed:
                     self._replaced_id = before.checkpoint_id
                 self._owner.activity.checkpoints_made += 1
+                self._freed, self._commits_begun = freed, commits_begun
         with self.held(made):  # Others may be made meanwhile; whoever asked for this one can hold it then.
             await self.prune()
         return made

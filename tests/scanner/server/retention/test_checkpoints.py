@@ -58,6 +58,21 @@ async def test_the_newest_are_kept(store: Store) -> None:
         assert checkpoints.as_of(1) is None
 
 
+async def test_one_of_the_same_rows_replaces_the_oldest_alone(store: Store) -> None:
+    """Made anew since a group has a position, or since nobody knows after a restart: the newest two stay, as ever."""
+    async with open_maintenance(store, ScannerConfig(checkpoints_kept=2)) as kept:
+        checkpoints, bucket = await kept.checkpoints(), await kept.bucket()
+        for number in range(2):
+            await kept.write([number])
+            await checkpoints.create()
+        await bucket.submit((), group_states={"billing": GroupState(1, 2)}).wait_durable()
+        await checkpoints.create()
+        assert await kept.ids() == [1, 2]
+    async with open_maintenance(store, ScannerConfig(checkpoints_kept=2)) as kept:
+        await (await kept.checkpoints()).create()
+        assert await kept.ids() == [2, 3]
+
+
 async def test_a_restart_finds_them(store: Store) -> None:
     """What is on the disk is on the list again, and more than are kept go with the next sweep."""
     async with open_maintenance(store) as kept:
