@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from scanner.errors import ArgumentInvalid, InternalError, ScannerError, TableNotFound
+from scanner.errors import ArgumentInvalid, DataCorrupted, InternalError, ScannerError, TableNotFound
 from scanner.server.tables.write_queue import TransactionShare, applied_share
 from scanner.server.transactions.overwriting import deletions
 from scanner.server.transactions.verification import share_pieces
@@ -202,6 +202,7 @@ class Applier:
         found = applied_share(bucket.storage.applied_shares, transaction)
         if found is not None:
             return found
+        _require_stages(decision, keys)
         if decision.overwrite:
             pieces = self._overwriting(files, keys, index, bucket)
             return AppliedShare(
@@ -237,6 +238,18 @@ class Applier:
     ) -> Generator[Sequence[Mutation], None, None]:
         config = self._config
         return share_pieces(files, keys, index, config.transaction_piece_bytes, config.commit_rows_max)
+
+
+def _require_stages(decision: Decision, keys: Sequence[StageKey]) -> None:
+    """See that every stage is there that was decided: without one its rows would be missing, and nobody would know.
+
+    Raises:
+        DataCorrupted: One is not.
+    """
+    if len(keys) < decision.stages or decision.attempts.keys() - {key.part for key in keys}:
+        raise DataCorrupted(
+            f"stages of it are gone, and {len(keys)} are there; write its rows again, under another transaction name"
+        )
 
 
 def _begin(

@@ -25,6 +25,8 @@ class Decision:
     """By part, the attempt that counts."""
     buckets: tuple[int, ...]
     """Those that have something to apply, ascending."""
+    stages: int = 0
+    """How many stages count; 0: an older server has not written that."""
     overwrite: bool = False
     """Whether the rows that no part names are deleted."""
     decided_ms: int
@@ -53,6 +55,7 @@ class Decision:
             "version": self.version,
             "attempts": sorted(self.attempts.items()),
             "buckets": self.buckets,
+            "stages": self.stages,
             "overwrite": self.overwrite,
             "decided_ms": self.decided_ms,
             "order": self.order,
@@ -81,7 +84,8 @@ class Decision:
                 version=version,
                 attempts={int(part): int(attempt) for part, attempt in found["attempts"]},
                 buckets=tuple(map(int, found["buckets"])),
-                # Older servers wrote neither.
+                # Older servers wrote none of these.
+                stages=int(found.get("stages", 0)),
                 overwrite=bool(found.get("overwrite", False)),
                 decided_ms=int(found["decided_ms"]),
                 order=int(found.get("order", 0)),

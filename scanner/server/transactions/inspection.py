@@ -47,8 +47,11 @@ def transaction_findings(directory: Path, table_id: int, name_of: Callable[[Path
             continue
         if decision.applied:
             continue
-        for part, attempt in decision.attempts.items():
-            chosen = stages.get((name, decision.version, part, attempt), [])
+        parts = {
+            part: stages.get((name, decision.version, part, attempt), [])
+            for part, attempt in decision.attempts.items()
+        }
+        for part, chosen in parts.items():
             if not chosen:
                 problem = f"version {decision.version} is decided, and the stage of its part {part} is gone"
                 yield Finding(Severity.ERROR, name_of(path), problem, "the version cannot be applied", _ANEW)
@@ -58,6 +61,10 @@ def transaction_findings(directory: Path, table_id: int, name_of: Callable[[Path
                     yield Finding(
                         Severity.ERROR, name_of(stage), problem, "the version cannot be applied", _ANEW
                     )
+        there = sum(map(len, parts.values()))
+        if all(parts.values()) and there < decision.stages:
+            problem = f"version {decision.version} is decided, and {there} of its {decision.stages} stages are there"
+            yield Finding(Severity.ERROR, name_of(path), problem, "the version cannot be applied", _ANEW)
 
 
 def _damage(path: Path, table_id: int, key: StageKey) -> str:

@@ -408,6 +408,7 @@ class Transactions:
             buckets=tuple(sorted(buckets)),
             overwrite=overwrite,
             decided_ms=0,
+            stages=sum(map(len, chosen.values())),
             order=0,
         )
         while not await self._write_in_order(name, decision):

@@ -41,6 +41,12 @@ def test_decisions_and_the_stages_that_they_need(tmp_path: Path) -> None:
     stage.write_bytes(whole[:-1])
     [damaged] = problems(tmp_path)
     assert "cut off" in damaged
+    stage.write_bytes(whole)
+    with RocksStore.open(tmp_path) as store:
+        files = store.transaction_files("items")
+        files.write_decision("load", dataclasses.replace(DECISION, stages=2).to_document())
+    [fewer] = problems(tmp_path)
+    assert "1 of its 2 stages are there" in fewer
     stage.unlink()
     [gone] = problems(tmp_path)
     assert "the stage of its part 0 is gone" in gone

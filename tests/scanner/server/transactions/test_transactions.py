@@ -61,7 +61,17 @@ from scanner.wire import methods
 from scanner.wire.batches import encode_stream
 from tests.scanner.server.auth import test_access as access
 from tests.support.client import open_client
-from tests.support.transactions import BEFORE, SCHEMA, changes, contents, keys, make_table, rows
+from tests.support.transactions import (
+    BEFORE,
+    BUCKETS,
+    SCHEMA,
+    changes,
+    contents,
+    keys,
+    make_table,
+    refuse_shares,
+    rows,
+)
 from transport import CallFailed
 
 if TYPE_CHECKING:
@@ -577,12 +587,12 @@ async def test_what_could_not_be_read_at_the_start_is_completed(
 
 
 def test_a_decision_of_a_server_that_knew_less_is_read() -> None:
-    """Servers of 2026-11-22 wrote neither `overwrite` nor `order` into it."""
+    """Servers of 2026-11-22 wrote neither `overwrite` nor `order` into it, and those until 2026-11-28 no `stages`."""
     decision = Decision(
         table_id=0, name="load", version=1, attempts={2: 3}, buckets=(0,), decided_ms=5, order=0
     )
     document = json.loads(decision.to_document())
-    del document["overwrite"], document["order"]
+    del document["overwrite"], document["order"], document["stages"]
     assert Decision.from_document(json.dumps(document).encode(), 0, "load") == decision
 
 
@@ -1316,3 +1326,39 @@ async def test_a_version_whose_stage_is_damaged_holds_up_its_name_alone(
             await table.transaction("z", 1).publish({0: 0})
         assert (await table.transaction("a", 1).publish({0: 0})).decided
         assert await contents(table) == dict.fromkeys(range(30), "a")
+
+
+@pytest.mark.rocks
+@pytest.mark.parametrize("older", [False, True])
+async def test_a_version_whose_stage_is_gone_is_not_applied_without_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, older: bool
+) -> None:
+    """A file system that was repaired after a crash has lost one of them; the other rows alone are not the version."""
+    async with AsyncExitStack() as stack:
+        client, _ = await stack.enter_async_context(open_client(tmp_path))
+        table = await make_table(client)
+        version = table.transaction("load", 1)
+        for part, text in ((0, "x"), (0, "y"), (1, "z")):
+            await version.stage(rows({part: text}), part=part, attempt=0)
+            if older:  # What these have decided has no number of stages: each part has one at least.
+                break
+        with monkeypatch.context() as patch:
+            for bucket in range(BUCKETS):
+                refuse_shares(patch, bucket)
+            with pytest.raises(StoreFailed, match="is decided"):
+                await version.publish({0: 0} if older else {0: 0, 1: 0})
+            await stack.aclose()
+        stages = sorted(found_in(tmp_path, "*.stage"))
+        stages[0].unlink()
+        if older:
+            [path] = found_in(tmp_path, "decision.json")
+            decision = json.loads(read_sealed(path) or b"")
+            del decision["stages"]
+            write_sealed(path, json.dumps(decision).encode())
+        client, _ = await stack.enter_async_context(open_client(tmp_path))
+        table = await client.table("t")
+        with pytest.raises(
+            DataCorrupted, match=f"is decided.*stages of it are gone, and {len(stages) - 1} are there"
+        ):
+            await table.transaction("load", 1).publish({})
+        assert await contents(table) == BEFORE
