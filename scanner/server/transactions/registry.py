@@ -406,9 +406,9 @@ class Transactions:
             version=key.version,
             attempts=dict(attempts),
             buckets=tuple(sorted(buckets)),
+            stages=sum(map(len, chosen.values())),
             overwrite=overwrite,
             decided_ms=0,
-            stages=sum(map(len, chosen.values())),
             order=0,
         )
         while not await self._write_in_order(name, decision):
@@ -642,11 +642,12 @@ class Transactions:
         stamps = [stage.key.staged_ms for stage in stages] + [name.used_ms for name in table.names.values()]
         self._to_come.update(stamp for stamp in stamps if stamp > self._now_ms())
         decided = [(name, name.decision) for name in table.names.values() if name.decision is not None]
+        for name, _ in decided:
+            await self._drop_superseded(name)
+        # No waiting from here on: of who is cancelled then, another reading would complete the same once more.
         for name, decision in decided:
             if not decision.applied:
                 table.gate.left_over(self._complete(name, decision).tried)
-        for name, _ in decided:
-            await self._drop_superseded(name)
         return table
 
 

@@ -671,6 +671,52 @@ async def test_a_table_that_is_dropped_while_its_transactions_are_read(
         assert before.staged_bytes == transactions.staged_bytes == 0
 
 
+async def test_who_gives_up_while_it_is_read_has_nothing_applied_twice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Neither the one who was cancelled nor the next completes what the other does, too: in one commit, it would be."""
+    store = new_store(1)
+    async with trio.open_nursery() as nursery:
+        before = await load(store, nursery, _Clock())
+        for version in (1, 2):
+            await stage_row(before, store, _key("load", version))
+    files = store.transaction_files("t")
+    decision = Decision(
+        table_id=0, name="load", version=2, attempts={0: 0}, buckets=(0,), stages=1, decided_ms=0, order=1
+    )
+    files.write_decision("load", decision.to_document())
+    stages, scope = MemoryTransactionFiles.stages, trio.CancelScope()
+
+    def refuse(_: MemoryTransactionFiles) -> list[StoredStage]:
+        raise StoreFailed("the disk refused")
+
+    def cancel_behind(self: MemoryTransactionFiles) -> list[StoredStage]:
+        scope.cancel()
+        return stages(self)
+
+    reading = trio.Event()
+
+    async def apply_late(function: Callable[[], T]) -> T:
+        if isinstance(function, functools.partial) and function.func is completion._begin:
+            await reading.wait()
+        return await inline(function)
+
+    async with trio.open_nursery() as nursery:
+        monkeypatch.setattr(MemoryTransactionFiles, "stages", refuse)
+        transactions = await load(store, nursery, _Clock(), run_blocking=apply_late)
+        monkeypatch.setattr(MemoryTransactionFiles, "stages", cancel_behind)
+        with scope:
+            await transactions.names("t")
+        assert scope.cancelled_caught
+        monkeypatch.setattr(MemoryTransactionFiles, "stages", stages)
+        await transactions.names("t")
+        await trio.testing.wait_all_tasks_blocked()
+        reading.set()
+        await trio.testing.wait_all_tasks_blocked()
+        assert transactions.unapplied == 0
+    assert store.bucket("t", 0).log_end == 1
+
+
 async def test_rows_that_expired_are_missed() -> None:
     """Staged further in the same attempt, the version is refused to whoever knows of them."""
     clock, store = _Clock(), new_store()
