@@ -29,6 +29,7 @@ import trio
 
 from scanner.errors import (
     DataCorrupted,
+    OffsetOutOfRange,
     ScannerError,
     SlowConsumer,
     StoreClosed,
@@ -182,7 +183,10 @@ class Retention:
         while True:
             before = self._walks.get(bucket)
             look = functools.partial(self._look, bucket.storage, oldest_us, now_us, before)
-            walk, wanted = await self._run_blocking(look)
+            try:
+                walk, wanted = await self._run_blocking(look)
+            except OffsetOutOfRange:
+                continue  # It was cut meanwhile, on demand or by a sweep.
             self._walks[bucket] = walk
             if walk.is_done:
                 return wanted

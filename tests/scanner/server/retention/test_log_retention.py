@@ -427,6 +427,31 @@ async def test_a_cut_on_demand_names_what_keeps_the_rest(store: Store) -> None:
         assert kept.catalog.activity.log_changes_dropped == 30
 
 
+async def test_a_changelog_that_is_cut_under_a_look_is_looked_at_again(
+    store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By a cut on demand, say: neither who looks nor the log is told of changes that are not there."""
+    async with open_maintenance(store, KEEPS_NOTHING) as kept:
+        for number in range(3):
+            await kept.write([number])
+        bucket = await kept.bucket()
+        storage = bucket.storage
+        offset_at, begun = storage.offset_at, list[int]()
+
+        def cut_behind(timestamp_us: int) -> int:
+            begun.append(offset_at(0))
+            if len(begun) == 1:
+                storage.truncate_log(2)
+            return begun[-1]
+
+        monkeypatch.setattr(storage, "offset_at", cut_behind)
+        assert await kept.maintenance.retention.wanted_start(bucket) == 3
+        assert begun == [0, 2]
+        await kept.maintenance.retention.sweep()
+        assert storage.log_start == 3
+        assert caplog.text == ""
+
+
 async def test_of_a_version_of_a_transaction_all_goes_or_nothing(store: Store) -> None:
     """By size, on demand, and in front of a pin: where a log begins is never between two commits of one version."""
     async with open_maintenance(store) as kept:
