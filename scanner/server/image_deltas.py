@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from scanner.errors import ScannerError, TableNotFound
+from scanner.errors import ScannerError, StoreClosed, TableNotFound
 from scanner.server.failures import Failures
 from scanner.server.scan.image_costs import changed_image_is_quicker
 from scanner.storage.images.format import ImageDamaged
@@ -66,7 +66,7 @@ class DeltaKeeper:
             changes = f"what was changed since the image of {name}[{index}]"
             try:
                 await self._extend(bucket)
-            except TableNotFound:
+            except (StoreClosed, TableNotFound):
                 continue  # It was dropped meanwhile.
             except ScannerError as error:
                 self._failures.add(f"{changes} cannot be read", error)

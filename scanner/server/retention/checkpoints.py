@@ -18,11 +18,11 @@ import functools
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import trio
 
-from scanner.errors import ScannerError, SnapshotLost, TableNotFound
+from scanner.errors import BucketNotFound, ScannerError, SnapshotLost, TableNotFound
 from scanner.server.failures import Failures
 from scanner.server.retention.lease_registry import CheckpointKey
 
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from scanner.storage.interface import Checkpoint, Store
     from scanner.tasks import RunBlocking
 
+_GONE: Final = (BucketNotFound, TableNotFound)
 _logger = logging.getLogger(__name__)
 
 
@@ -166,8 +167,8 @@ class BucketCheckpoints:
                 self._kept[made.checkpoint_id] = made
                 if before is not None and before.log_offset == made.log_offset and self._freed != freed:
                     self._replaced_id = before.checkpoint_id
-                self._owner.activity.checkpoints_made += 1
                 self._freed, self._commits_begun = freed, commits_begun
+                self._owner.activity.checkpoints_made += 1
         with self.held(made):  # Others may be made meanwhile; whoever asked for this one can hold it then.
             await self.prune()
         return made
@@ -309,7 +310,7 @@ class Checkpoints:
         for name, index, _ in self._catalog.open_buckets():
             in_use.setdefault(name, []).append(index)
         for name, indices in in_use.items():
-            with suppress(TableNotFound):  # It was dropped meanwhile.
+            with suppress(*_GONE):  # It was dropped meanwhile, and perhaps created anew with fewer buckets.
                 table = await self._catalog.table(name)
                 if all(self._is_current(table, index) for index in indices):
                     continue
@@ -330,7 +331,7 @@ class Checkpoints:
             checkpoints = await self.of(table, index)
             if not checkpoints.is_current:
                 await checkpoints.create()
-        except TableNotFound:
+        except _GONE:
             raise
         except ScannerError as error:
             self._failures.add(f"no checkpoint of {where}", error)

@@ -304,8 +304,10 @@ class Transactions:
             for text, name in list(table.names.items()):
                 transaction = f"transaction {text} of table {table.name}"
                 try:
-                    async with name.lock:
+                    async with name.lock, self._catalog.unless_dropped(table.name, table.files.table_id):
                         await self._expire(name)
+                except TableNotFound:
+                    break  # What it has went with it.
                 except ScannerError as error:
                     self._failures.add(f"{transaction} is kept longer", error)
                 else:

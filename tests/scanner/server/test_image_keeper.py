@@ -694,3 +694,23 @@ async def test_scans_and_failures_beside_the_reading_of_changes(
         served.when_made.append(drop)
         await served.deltas.extend_all()
         assert (bucket.image.delta, delta.end) == (None, bucket.storage.log_end - 10)
+
+
+async def test_a_table_that_is_dropped_while_its_changes_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Between two pieces, while others have their turn: there is nothing left to read, and nothing to tell."""
+    async with serving(tmp_path) as served:
+        await served.create(rows=200_000)
+        await served.make()
+        await served.write(range(2000), text="changed")
+        sleep = trio.sleep
+
+        async def drop_instead(_: float) -> None:
+            monkeypatch.setattr(trio, "sleep", sleep)
+            await served.catalog.drop("items")
+
+        monkeypatch.setattr(trio, "sleep", drop_instead)
+        await served.deltas.extend_all()
+        assert not served.catalog.has("items", 0)
+    assert caplog.text == ""

@@ -172,6 +172,9 @@ async def test_a_table_that_is_dropped_meanwhile_is_no_failure(
                 bucket.image.use.used_at = trio.current_time()
             await kept.maintenance.checkpoints.make_all()
             await kept.maintenance.deltas.extend_all()
+            store.create_table(description(buckets=1))
+            patch.setattr(catalog, "open_buckets", lambda: [("items", 1, None)])
+            await kept.maintenance.checkpoints.make_all()
     assert caplog.text == ""
 
 

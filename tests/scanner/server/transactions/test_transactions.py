@@ -717,6 +717,28 @@ async def test_who_gives_up_while_it_is_read_has_nothing_applied_twice(
     assert store.bucket("t", 0).log_end == 1
 
 
+async def test_a_table_that_is_dropped_while_its_names_are_forgotten(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They went with it, which is no failure, and nothing is logged."""
+    clock, store, config = _Clock(), new_store(), ScannerConfig()
+    async with trio.open_nursery() as nursery:
+        catalog = Catalog(store, config, nursery, inline)
+        transactions = await Transactions(store, catalog, config, nursery, inline, clock.now_ms).load()
+        for name in ("once:a", "once:b"):
+            await transactions.publish(_key(name, 1), {})
+        clock.hours += 2
+        forget = transactions._forget
+
+        async def forget_late(name: TransactionName) -> None:
+            await catalog.drop("t")
+            await forget(name)
+
+        monkeypatch.setattr(transactions, "_forget", forget_late)
+        await transactions.sweep()
+    assert caplog.text == ""
+
+
 async def test_rows_that_expired_are_missed() -> None:
     """Staged further in the same attempt, the version is refused to whoever knows of them."""
     clock, store = _Clock(), new_store()
