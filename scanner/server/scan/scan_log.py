@@ -11,9 +11,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from scanner.errors import ScannerError
+from scanner.errors import InternalError, ScannerError
 from scanner.server.auth.access import revocation
 from scanner.server.log_fields import Fields
+from transport import TransportError
 
 if TYPE_CHECKING:
     from scanner.server.counters import Activity, Holder
@@ -45,8 +46,11 @@ def recorded(
         yield
         if push.end_reason is not None:
             reason = push.end_reason.name.lower()
-    except ScannerError as error:
-        reason = error.reason.lower()
+    except TransportError:
+        raise
+    except Exception as error:
+        # What nobody has foreseen is told as INTERNAL.
+        reason = (error.reason if isinstance(error, ScannerError) else InternalError.reason).lower()
         raise
     finally:
         if (revoked := revocation(stream)) is not None:

@@ -8,6 +8,7 @@ import pytest
 import trio
 
 from scanner.proto.weir.v1 import scanner_pb2 as pb
+from scanner.server.scan.kv_scan import KvScan
 from scanner.wire.statuses import from_call_failed
 from tests.support.scans import filled_store, open_scan, serving
 from transport import CallFailed
@@ -55,6 +56,25 @@ async def test_each_scan_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
     assert [type(as_json[name]) for name in ("rows", "bytes", "seconds")] == [int, int, float]
     assert (second["reason"], third["reason"]) == ("cut_off", "table_not_found")
     assert ended == {"exhausted": 1, "cut_off": 1, "table_not_found": 1}
+
+
+async def test_what_nobody_has_foreseen_is_no_cut(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A scan that the server could not go on with is counted, and logged, by what its client is told."""
+
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(KvScan, "step", fail)
+    caplog.set_level(logging.INFO, "weir.scans")
+    async with serving(filled_store(1)) as (server, client):
+        async with open_scan(client, window_only=True) as scan:
+            with pytest.raises(CallFailed) as failure:
+                await scan.receive_all()
+        assert from_call_failed(failure.value).reason == "INTERNAL"
+        assert server.statistics().activity.scans_ended == {"internal": 1}
+    assert [each["reason"] for each in lines(caplog)] == ["internal"]
 
 
 async def test_nothing_of_the_data_is_logged(caplog: pytest.LogCaptureFixture) -> None:
