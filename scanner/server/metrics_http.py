@@ -1,7 +1,7 @@
 """`GET /metrics` on a port of its own, in the server's own event loop: a scrape sees one moment, and needs no lock.
 
 Just enough HTTP for a scraper: one request per connection, the answer, the close. Requests have a bound in size and
-time, connections one in number; further ones wait in the listener's backlog.
+time, and connections one in number: one more is closed.
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ class ScannerStatistics:
     fetches_open: int
     """Running `FetchLog` calls."""
     overrun_bytes: int
-    """The furthest that a push scan that has ended was past its credit, in message bytes: a row's message at most."""
+    """The furthest that a push scan was past its credit, in message bytes: a row's message at most."""
     iterators_open: int
     """Scans of all kinds that are neither closed nor parked: each holds an iterator, or may."""
     scans_parked: int
