@@ -220,7 +220,8 @@ class Server:
     async def drain(self, timeout_s: float | None = None) -> bool:
         """Take no new calls, report that by the health service, and wait for those that run.
 
-        Tails without an end are not waited for: they end at once, with DRAINING and their tokens.
+        Tails without an end are not waited for: they end at once, with DRAINING and their tokens. So do memberships of
+        reader groups, unless a scan of theirs has an end.
 
         Args:
             timeout_s: How long the drain takes at most, in seconds; None: the transport's `drain_timeout_s`.
@@ -231,7 +232,9 @@ class Server:
         """
         self._services.admin.drain_begun.set()
         self._health.drain()
-        self._services.scans.drain(_draining("the server is going down; go on elsewhere or later"))
+        going_down = _draining("the server is going down; go on elsewhere or later")
+        self._services.scans.drain(going_down)
+        self._services.memberships.drain(going_down)
         try:
             return await self._server.drain(timeout_s, self._cut_off)
         finally:

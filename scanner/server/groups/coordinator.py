@@ -124,6 +124,11 @@ class GroupScan:
         self._ended_by: ScannerError | None = None
         self._scan: OpenScan[Any] | None = None
 
+    @property
+    def goes_on(self) -> bool:
+        """Whether something was opened, and not ended."""
+        return self._scan is not None and self._scan.ended_by is None
+
     def occupy(self, scan: OpenScan[Any]) -> None:
         """Say what was opened, so that it can be ended.
 
@@ -297,6 +302,13 @@ class ReaderGroup:
         """Take every member out."""
         for member in list(self._members.values()):
             self.remove(member, error)
+
+    def drain(self, error: ScannerError) -> None:
+        """Take out the members of whom no scan goes on: a server that drains has ended the scans that have no end."""
+        reading = {seat.owner for seat in self._seats if seat.scan is not None and seat.scan.goes_on}
+        for member in list(self._members.values()):
+            if member not in reading:
+                self.remove(member, error)
 
     def release(self, member: Member, buckets: Iterable[tuple[int, int]]) -> None:
         """A member gives buckets back that are to move; what is not its own, or is not to move, is passed over.

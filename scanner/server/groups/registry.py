@@ -143,6 +143,12 @@ class ReaderGroups:
             await group.forget()
             self._groups.get(served.table_id, {}).pop(name, None)
 
+    def drain(self, error: ScannerError) -> None:
+        """Take out the members of whom no scan goes on; all at once, so that no bucket goes to one that goes next."""
+        for groups in self._groups.values():
+            for group in groups.values():
+                group.drain(error)
+
     def _find(self, served: ServedTable, buckets: list[ServedBucket], name: str) -> ReaderGroup | None:
         group = self._groups.get(served.table_id, {}).get(name)
         if group is not None or name not in self._stored(buckets):

@@ -54,6 +54,12 @@ class GroupService:
         self._groups = groups
         self._config = config
         self._activity = activity
+        self._drained_by: ScannerError | None = None
+
+    def drain(self, error: ScannerError) -> None:
+        """End the memberships with an error, those to come included, but for those with a scan that comes to an end."""
+        self._drained_by = error
+        self._groups.drain(error)
 
     def calls(self) -> Mapping[str, Callable[[Buffer, ServerStream], Awaitable[bytes]]]:
         """The unary call of each method."""
@@ -71,6 +77,7 @@ class GroupService:
             ArgumentInvalid: The request makes no sense.
             GroupMemberExpired: The member said nothing for too long.
             GroupEpochStale: Another reader has joined under its name.
+            Draining: The server drains.
             ScannerError: The group could not be joined, or its table was dropped.
             TransportError: The stream or the connection is gone.
         """
@@ -80,6 +87,8 @@ class GroupService:
             request.table, request.group, request.member, request.instance, meant_table_id(request)
         )
         try:
+            if self._drained_by is not None:
+                raise self._drained_by
             await run_with_companion(
                 functools.partial(self._receive_all, stream, group, member),
                 functools.partial(self._send_all, stream, group, member),

@@ -18,11 +18,13 @@ import trio.testing
 from bench.simulation.network import Fault
 from scanner.client.groups import GroupBucket
 from scanner.errors import GroupEpochStale, SnapshotLost, TableNotFound
+from scanner.proto.weir.v1 import groups_pb2 as pb
+from scanner.proto.weir.v1.scanner_pb2 import SCAN_SOURCE_LOG
 from scanner.storage.interface import GroupState
 from scanner.wire import methods
 from tests.support.broken_groups import accept_stale_epochs, end_no_scan
-from tests.support.groups import CONFIG, GROUP, commit, group_world, join_request, pass_time, until
-from tests.support.scans import sample
+from tests.support.groups import CONFIG, GROUP, commit, group_world, join_request, pass_time, refusal, until
+from tests.support.scans import open_scan, sample
 
 if TYPE_CHECKING:
     import scanner
@@ -195,6 +197,64 @@ async def test_a_restart_keeps_positions_and_never_repeats_an_epoch(
         await world.wait_read()
         assert world.violations() == []
         readers.cancel_scope.cancel()
+
+
+async def test_a_drain_waits_for_no_reader_that_goes_on_for_ever(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Memberships end with their scans, at once and together: no bucket moves; the next server has them all."""
+    async with group_world() as world, world.client() as client:
+        table = await client.table("items")
+        for name in ("a", "b"):
+            await world.nursery.start(world.run_reader, name)
+        await world.write(table, 30)
+        await world.wait_read()
+        epochs = [each.epoch for each in (await table.group(GROUP)).buckets]
+        began_at = trio.current_time()
+        assert await world.server.drain(20)
+        assert trio.current_time() - began_at < 1
+        states = [each.group_states[GROUP] for each in world.disk.tables["items"].buckets]
+        assert [each.epoch for each in states] == epochs
+        await world.kill()
+        await world.start()
+        await world.write(table, 30)
+        await world.wait_read()
+        assert world.violations() == []
+
+
+async def test_a_drain_lets_a_reader_come_to_its_end(autojump_clock: trio.testing.MockClock) -> None:
+    """One with a scan that has an end keeps its membership meanwhile; one that is just joining does not get one."""
+    async with group_world(buckets=1) as world, world.client() as client, world.raw() as raw:
+        await world.write(await client.table("items"), 30)
+        async with raw.open_stream(methods.JOIN) as membership, trio.open_nursery() as nursery:
+            await membership.send(join_request("a"))
+            assigned: list[pb.AssignedBucket] = []
+            while not assigned:
+                response = pb.JoinResponse.FromString(bytes(await membership.receive()))
+                assigned = list(response.assignment.buckets)
+            async with open_scan(
+                raw, source=SCAN_SOURCE_LOG, stop_at_end=True, group=GROUP, group_epoch=assigned[0].epoch
+            ) as scan:
+                await scan.receive()
+                changing = world.server._services.groups._changing
+                await changing.acquire()
+                late: list[str] = []
+
+                async def join_late() -> None:
+                    late.append((await refusal(raw, join_request("b"))).reason)
+
+                nursery.start_soon(join_late)
+                await trio.testing.wait_all_tasks_blocked()
+                nursery.start_soon(world.server.drain, 20)
+                await trio.testing.wait_all_tasks_blocked()
+                changing.release()
+                await scan.demand(1 << 20)
+                await scan.receive_all()
+            assert scan.rows == 30
+            await membership.send_end()
+            while await membership.receive() is not None:
+                pass
+        assert late == ["DRAINING"]
 
 
 async def test_a_reader_that_gives_nothing_back_is_cut_off(autojump_clock: trio.testing.MockClock) -> None:
