@@ -221,7 +221,7 @@ class Server:
         """Take no new calls, report that by the health service, and wait for those that run.
 
         Tails without an end are not waited for: they end at once, with DRAINING and their tokens. So do memberships of
-        reader groups, unless a scan of theirs has an end.
+        reader groups, unless a scan of theirs has an end. A fetch of changes is answered without waiting for more.
 
         Args:
             timeout_s: How long the drain takes at most, in seconds; None: the transport's `drain_timeout_s`.
@@ -235,6 +235,7 @@ class Server:
         going_down = _draining("the server is going down; go on elsewhere or later")
         self._services.scans.drain(going_down)
         self._services.memberships.drain(going_down)
+        self._services.fetches.drain()
         try:
             return await self._server.drain(timeout_s, self._cut_off)
         finally:

@@ -187,6 +187,11 @@ class Fetch:
                     await changed.wait()
                 read_until += trio.current_time() - waits_from  # Waiting is no reading.
 
+    def finish(self) -> None:
+        """Have it go out with what is there, without waiting for more."""
+        self._due = True
+        self._wake()
+
     def _end(self, part: BucketFetch, error: ScannerError) -> None:
         part.fail(error)
         self._wake()

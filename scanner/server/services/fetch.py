@@ -54,6 +54,14 @@ class FetchService:
         self._config = config
         self.fetches_open = 0
         """Calls that run."""
+        self._filling: set[Fetch] = set()
+        self._drains = False
+
+    def drain(self) -> None:
+        """Have no call wait for changes any more, those to come included: each answers with what is there."""
+        self._drains = True
+        for fetch in self._filling:
+            fetch.finish()
 
     async def call(self, stream: ServerStream) -> None:
         """Handle one call.
@@ -102,13 +110,22 @@ class FetchService:
                 if part.bucket is not None:
                     await self._open(stream, opened, table, part, part.bucket, query, position)
                 await pass_turn_among(number)
-            await Fetch(parts, self._limits(request)).fill()
+            await self._fill(Fetch(parts, self._limits(request)))
             if request.with_schema:
                 schema = encode_schema(change_schema(table.description, query.columns))
             fields = pb.FetchLogResponse(arrow_schema=schema, table_id=table.table_id)
             answer = encode_fetched(fields, [(part.fields(), part.batches) for part in parts])
         # A client that takes its time holds nothing but its answer.
         await stream.send(*answer)
+
+    async def _fill(self, fetch: Fetch) -> None:
+        if self._drains:
+            fetch.finish()
+        self._filling.add(fetch)
+        try:
+            await fetch.fill()
+        finally:
+            self._filling.discard(fetch)
 
     async def _open(
         self,

@@ -26,6 +26,7 @@ from scanner.errors import (
 from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.proto.weir.v1 import tables_pb2
 from scanner.server.config import ScannerConfig
+from scanner.server.log.opener import LogOpener
 from scanner.server.tables.catalog import Catalog, ServedTable
 from scanner.storage.memory.store import MemoryStore
 from scanner.wire import methods
@@ -219,6 +220,38 @@ async def test_the_wait_ends(autojump_clock: trio.abc.Clock) -> None:
             request = pb.FetchLogRequest(query=pb.ScanQuery(table="items"), positions=[at(1)], **fields)
             await items.raw.call(methods.FETCH_LOG, request.SerializeToString())
             assert trio.current_time() - began == pytest.approx(waited_s, abs=0.2)
+
+
+async def test_a_drain_waits_for_no_changes(
+    autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither a fetch that waits for some keeps the server, nor one that is just being opened: both answer at once."""
+    opening, draining, open_fetch = trio.Event(), trio.Event(), LogOpener.open_fetch
+
+    async def open_late(*arguments: Any) -> Any:
+        opening.set()
+        await draining.wait()
+        return await open_fetch(*arguments)
+
+    async with open_virtual_items(1) as items, trio.open_nursery() as nursery:
+        answers: list[int] = []
+
+        async def wait() -> None:
+            (answer,) = await fetch(items.raw, at(1), max_wait_ms=LONG_MS)
+            answers.append(answer.fields.position)
+
+        nursery.start_soon(wait)
+        await until_waiting(items.server)
+        monkeypatch.setattr(LogOpener, "open_fetch", open_late)
+        nursery.start_soon(wait)
+        await opening.wait()
+        began = trio.current_time()
+        nursery.start_soon(items.server.drain, 20)
+        await items.server.wait_draining()
+        draining.set()
+        await items.server.wait_drained()
+        assert trio.current_time() - began < 1
+        assert answers == [1, 1]
 
 
 async def test_fetches_of_one_kind_are_encoded_once() -> None:
