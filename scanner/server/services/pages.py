@@ -173,6 +173,7 @@ class PageService:
 
     async def _begin_token(self, call: _Call) -> None:
         """Make the first page of a scan by token, and send it."""
+        self._end_lost()
         reservation = self._snapshots.kept.reserve((call.query.table, call.query.bucket))
         kept_id = self._snapshots.kept.new_id()
         kept: Kept[int, OpenScan[KvSource]] | None = None
@@ -192,6 +193,12 @@ class PageService:
         finally:
             self._snapshots.kept.release(reservation)
         await send_first(call.stream, page, self.kept, kept, self._config.snapshot_linger_s)
+
+    def _end_lost(self) -> None:
+        """Free the slots of scans whose snapshots went when storage was opened anew: they hold nothing any more."""
+        for kept in self.kept.all():
+            if kept.resource.parked:
+                self._snapshots.end(kept, lost(_GONE))
 
     async def _continue_token(self, call: _Call, state: TokenState) -> Page:
         kept = self._snapshots.enter(state.snapshot_id, trio.current_time())

@@ -266,6 +266,22 @@ async def test_a_last_page_has_its_rows_or_fails(store: Stored, monkeypatch: pyt
     assert isinstance(error, SnapshotLost)
 
 
+async def test_a_snapshot_that_a_failed_write_has_taken_keeps_no_slot() -> None:
+    """Storage was opened anew: who began then is told at the next page, and others need not wait for its time."""
+    config = ScannerConfig(block_rows_max=100, page_snapshots_per_bucket_max=1)
+    async with serving(filled_store(ROWS), config) as (server, client):
+        lost = pull_wire(TOKEN, client, page_bytes=10_000)
+        await lost.next()
+        ((_, _, bucket),) = server._services.catalog.open_buckets()
+        async with bucket._commits:
+            await bucket._reopen(writable=True)
+        again = pull_wire(TOKEN, client, page_bytes=10_000)
+        await again.next()
+        assert isinstance(await failure(lost.next), SnapshotLost)
+        await again.read_all()
+        assert kept(server) == 0
+
+
 async def test_a_page_beside_the_drop_is_told_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """From when a drop has ended its users until the table is gone, a scan by token is told of the drop."""
     store = filled_store(ROWS)
