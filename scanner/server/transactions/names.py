@@ -47,7 +47,7 @@ class TransactionName:
         self.text = text
         self.decision: Decision | None = None
         self.completion: Completion | None = None
-        self.stages = Stages()
+        self.stages = Stages(table.count_staged)
         self.lock = trio.Lock()
         """Held while a stage is finished, and while a version is decided or aborted."""
         self.uncertain = False
@@ -141,10 +141,16 @@ class TransactionTable:
         self._catalog = catalog
         self._run_blocking = run_blocking
         self.names: dict[str, TransactionName] = {}
+        self.staged_bytes = 0
+        """Octets of the durable stages of all names."""
         self.decisions = 0
         """The `order` of the newest decision."""
         self.deciding = trio.Lock()
         """Held while a decision gets its place in that order and is written. Nothing else is waited for meanwhile."""
+
+    def count_staged(self, octets: int) -> None:
+        """Stages have come, or gone: so many octets more, or fewer."""
+        self.staged_bytes += octets
 
     async def run(self, function: Callable[..., _Result], *arguments: object) -> _Result:
         """Run what its files do."""

@@ -5,7 +5,7 @@ Pure: this module knows no files and no tasks.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -20,9 +20,14 @@ class Attempt(NamedTuple):
 
 
 class Stages:
-    """The durable stages of one transaction name."""
+    """The durable stages of one transaction name.
 
-    def __init__(self) -> None:
+    Args:
+        on_change: Called with how many octets came; less than 0: went.
+    """
+
+    def __init__(self, on_change: Callable[[int], None]) -> None:
+        self._on_change = on_change
         self._versions: dict[int, dict[Attempt, list[StoredStage]]] = {}
         self.size = 0
         """Their octets on the disk."""
@@ -46,7 +51,7 @@ class Stages:
         attempts = self._versions.setdefault(key.version, {})
         stages = attempts.setdefault(Attempt(key.part, key.attempt), [])
         stages.append(stage)
-        self.size += stage.size
+        self._resize(stage.size)
         stages.sort(key=lambda each: each.key[4:])
 
     def of_version(self, version: int) -> list[StoredStage]:
@@ -70,8 +75,12 @@ class Stages:
             for attempt in list(attempts):
                 before = attempts[attempt]
                 attempts[attempt] = [stage for stage in before if stage.key not in gone]
-                self.size -= sum(stage.size for stage in before if stage.key in gone)
+                self._resize(-sum(stage.size for stage in before if stage.key in gone))
                 if not attempts[attempt]:
                     del attempts[attempt]
             if not attempts:
                 del self._versions[version]
+
+    def _resize(self, octets: int) -> None:
+        self.size += octets
+        self._on_change(octets)

@@ -435,6 +435,31 @@ async def test_stages_have_a_cap() -> None:
             assert len(await contents(table)) == 30
 
 
+async def test_what_stages_take_is_what_their_names_have() -> None:
+    """Counted as they come and go, by an abort, a decision or their time: no piece of a stage walks over all names."""
+    clock, store = _Clock(), new_store()
+    async with trio.open_nursery() as nursery:
+        transactions = await load(store, nursery, clock)
+
+        async def taken() -> list[int]:
+            found = [each.stages.size for each in await transactions.names("t")]
+            assert sum(found) == transactions.staged_bytes == transactions._tables[0].staged_bytes
+            return found
+
+        for name in ("a", "b", "c"):
+            for part in range(2):
+                await stage_row(transactions, store, _key(name, 1), part=part, number=part)
+        assert all(await taken())
+        await transactions.abort(_key("a", 1))
+        await transactions.publish(_key("b", 1), {0: 0, 1: 0})
+        assert [bool(size) for size in await taken()] == [False, False, True]
+        again = await load(store, nursery, clock)
+        assert again.staged_bytes == transactions.staged_bytes > 0
+        clock.hours += 24
+        await transactions.sweep()
+        assert not any(await taken())
+
+
 async def test_names_have_a_cap() -> None:
     """The next one is refused; those that are known go on."""
     async with open_client(MemoryStore(), ScannerConfig(transaction_names_max=2)) as (client, _):
