@@ -28,7 +28,7 @@ from scanner.errors import RETRY_AFTER_MS, ArgumentInvalid, Draining
 from scanner.server.auth.access import Access, CredentialsFile
 from scanner.server.clock import WallClock
 from scanner.server.config import ScannerConfig
-from scanner.server.counters import Activity, ActivityStatistics
+from scanner.server.counters import Activity, ActivityStatistics, HolderKind
 from scanner.server.groups.registry import ReaderGroups
 from scanner.server.log.opener import LogOpener
 from scanner.server.maintenance import Maintenance, repeat
@@ -184,7 +184,7 @@ class Server:
     def statistics(self) -> ScannerStatistics:
         """What is open now."""
         scans = [scan for _, _, _, scan in self._services.catalog.open_scans()]
-        parked = sum(scan.parked for scan in scans)
+        pushed = [scan for scan in scans if scan.holder is not None and scan.holder.kind is HolderKind.STREAM]
         images = self._services.catalog.images
         disk = self._services.maintenance.disk
         failed = disk.buckets_failed
@@ -196,7 +196,7 @@ class Server:
             fetches_open=self._services.fetches.fetches_open,
             overrun_bytes=self._services.scans.overrun_bytes,
             iterators_open=sum(scan.holds_iterator for scan in scans),
-            scans_parked=parked,
+            scans_parked=sum(scan.parked for scan in pushed),
             snapshots_open=self._services.catalog.snapshots.snapshots_open,
             images=len(images),
             image_disk_bytes=self._services.maintenance.images.disk_bytes,

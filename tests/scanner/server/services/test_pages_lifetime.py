@@ -275,6 +275,7 @@ async def test_a_snapshot_that_a_failed_write_has_taken_keeps_no_slot() -> None:
         ((_, _, bucket),) = server._services.catalog.open_buckets()
         async with bucket._commits:
             await bucket._reopen(writable=True)
+        assert server.statistics().scans_parked == 0, "no push scan is"
         again = pull_wire(TOKEN, client, page_bytes=10_000)
         await again.next()
         assert isinstance(await failure(lost.next), SnapshotLost)
