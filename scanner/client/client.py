@@ -44,7 +44,7 @@ from scanner.client.calls import call_unary, require_about, table_told
 from scanner.client.connection import Connection, open_connection
 from scanner.client.credentials import CallCredentials, TlsSource, TokenSource
 from scanner.client.endpoints import Dial, connect_by_tcp, parse_endpoint
-from scanner.client.leases import Leasable, Lease, LeaseInfo, Leases, new_lease_id, refusal
+from scanner.client.leases import AMBIGUOUS, Leasable, Lease, LeaseInfo, Leases, new_lease_id, refusal
 from scanner.client.retries import RETRIES_DEFAULT, RETRIES_MAX, RetryPolicy
 from scanner.client.scan.builder import ScanPlan
 from scanner.client.table import Scan, Table
@@ -53,11 +53,8 @@ from scanner.data.table import BUCKETS_MAX, TableDescription
 from scanner.errors import (
     ArgumentInvalid,
     DataCorrupted,
-    InternalError,
     LeaseNotFound,
-    ScanIncomplete,
     SchemaMismatch,
-    ServerUnavailable,
     TableExists,
 )
 from scanner.proto.weir.v1 import admin_pb2 as admin_pb
@@ -67,8 +64,6 @@ from scanner.wire.tables import description_to_proto
 from transport import TransportConfig
 
 BUCKETS_DEFAULT: Final = 4
-_AMBIGUOUS: Final = (ServerUnavailable, ScanIncomplete, DataCorrupted, InternalError)
-"""Errors of an acquisition that the server may have made."""
 _DROP_S: Final = 1.0
 """How long an acquisition that is given up waits for its lease to be dropped; the lease's time ends it otherwise."""
 _DRAIN_S_END: Final = 4_000_000
@@ -510,7 +505,7 @@ class Client:
                 if_absent=if_absent,
                 id_age_s=id_age_s,
             )
-        except (trio.Cancelled, *_AMBIGUOUS):
+        except (trio.Cancelled, *AMBIGUOUS):
             if lease_id is None:  # Nobody knows the id, so nobody else would release it.
                 with trio.move_on_after(_DROP_S, shield=True):
                     await self.leases.drop_if_possible(name)

@@ -28,6 +28,7 @@ from scanner.client.arguments import (
     require_kind,
     require_text,
     whole,
+    whole_number,
 )
 from scanner.client.calls import call_unary, require_about
 from scanner.client.retries import retried
@@ -37,7 +38,9 @@ from scanner.errors import (
     DataCorrupted,
     InternalError,
     LeaseNotFound,
+    ScanIncomplete,
     ScannerError,
+    ServerUnavailable,
     error_row_of_reason,
 )
 from scanner.proto.weir.v1 import leases_pb2 as pb
@@ -47,6 +50,8 @@ from scanner.wire import methods
 if TYPE_CHECKING:
     from scanner.client.connection import Connection
 
+AMBIGUOUS: Final = (ServerUnavailable, ScanIncomplete, DataCorrupted, InternalError)
+"""Errors of an acquisition that the server may have made."""
 _RENEWALS_PER_TTL: Final = 3
 """Two may fail, and the lease still lives."""
 _TRIES_PER_RENEWAL: Final = 4
@@ -278,6 +283,8 @@ class Lease:
         self._acquiring = 0
         """Acquisitions of the caller of which nobody knows whether they have moved it: not answered, or never, or
         beside another one."""
+        self._is_anothers = False
+        """Somebody else has moved it, and needs it."""
         self._until_renewal = trio.CancelScope()
         """Ends when the block renews it next."""
 
@@ -306,7 +313,8 @@ class Lease:
         """Add states to it, or move its buckets to them; its time begins anew.
 
         Raises:
-            LeaseNotFound: It ended meanwhile; what was asked for is leased now, and the rest is not.
+            LeaseNotFound: It ended meanwhile; what was asked for is leased now, and the rest is not. Or somebody else
+                has acquired under its id, and it keeps another state of the rest since.
             ScannerError: Something cannot be leased; nothing was changed.
 
         Cancellation:
@@ -315,7 +323,13 @@ class Lease:
         before, asked_at = self.info.buckets, trio.current_time()
         acquired = self._acquired
         self._acquiring += 1
-        info, _, half_applied = await self._leases.acquire(self.id, targets, self.info.ttl_s, partial=False)
+        try:
+            info, _, half_applied = await self._leases.acquire(
+                self.id, targets, self.info.ttl_s, partial=False
+            )
+        except ScannerError as error:
+            self._acquiring -= not isinstance(error, AMBIGUOUS)
+            raise
         if acquired == self._acquired:  # Else another one was answered meanwhile, and may be the later one.
             self._acquiring -= 1
         self._acquired += 1
@@ -323,7 +337,11 @@ class Lease:
             raise LeaseNotFound(
                 f"lease {self.id!r} ended before its acquisition was answered; acquire it again"
             )
-        self.info, self.half_applied = info, half_applied
+        if not self._acquiring and not self._given_up:
+            moved = self._moved_since((each for each in before if not _is_named(each, targets)), info)
+            if moved is not None:
+                raise moved
+        self.info, self.half_applied, self._is_anothers = info, half_applied, False
         # The block may have renewed it meanwhile: the answer can take long.
         self._renewed_at = max(self._renewed_at, asked_at)
         given_up, self._given_up = self._given_up, False
@@ -360,16 +378,24 @@ class Lease:
             self.info = replace(self.info, ttl_s=min(self.info.ttl_s, info.ttl_s))
             return None
         if not self._acquiring:  # Else it may be the caller who has moved it.
-            kept = {(each.table, each.bucket): each for each in self.info.buckets}
-            for each in info.buckets:
-                before = kept.get((each.table, each.bucket), each)
-                if (before.log_offset, before.history) != (each.log_offset, each.history):
-                    return LeaseNotFound(
-                        f"lease {self.id!r} keeps {each.table}[{each.bucket}] as of {each.log_offset} now, and no more"
-                        f" as of {before.log_offset}: somebody else has acquired under the same id; each program needs"
-                        " an id of its own, or if_absent to share one"
-                    )
+            moved = self._moved_since(self.info.buckets, info)
+            if moved is not None:
+                return moved
         self.info = info
+        return None
+
+    def _moved_since(self, kept: Iterable[LeasedBucket], info: LeaseInfo) -> LeaseNotFound | None:
+        """What is to be said if it keeps another state of a bucket now, though the caller has not asked for one."""
+        states = {(each.table, each.bucket): each for each in kept}
+        for each in info.buckets:
+            before = states.get((each.table, each.bucket), each)
+            if (before.log_offset, before.history) != (each.log_offset, each.history):
+                self._is_anothers = True
+                return LeaseNotFound(
+                    f"lease {self.id!r} keeps {each.table}[{each.bucket}] as of {each.log_offset} now, and no more as"
+                    f" of {before.log_offset}: somebody else has acquired under the same id; each program needs an id"
+                    " of its own, or if_absent to share one"
+                )
         return None
 
     async def release(self, table: str, *buckets: int) -> None:
@@ -433,7 +459,7 @@ class Lease:
                 finally:
                     nursery.cancel_scope.cancel()
         finally:
-            if not lost:
+            if not lost and not self._is_anothers:
                 self._given_up = True
                 with trio.move_on_at(until or trio.current_time() + _LEAVE_S, shield=True):
                     await self._leases.drop_if_possible(self.id)
@@ -534,6 +560,18 @@ def _lease_id(lease_id: str) -> str:
 
 def _principal(principal: str) -> str:
     return require_text("the name of a principal", principal)
+
+
+def _is_named(bucket: LeasedBucket, targets: Iterable[Leasable]) -> bool:
+    """Whether a bucket is among those that are to be leased."""
+    for each in targets:
+        target = LeaseTarget(each) if isinstance(each, str) else each
+        if target.table == bucket.table:
+            # By number: a scalar of pyarrow is one, too, and equals none.
+            numbers = list(map(whole_number, target.buckets))
+            if not numbers or bucket.bucket in numbers:
+                return True
+    return False
 
 
 def _target_to_proto(target: Leasable) -> pb.LeaseTarget:

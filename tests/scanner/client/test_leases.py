@@ -274,6 +274,35 @@ async def test_a_lease_that_somebody_else_has_moved_is_lost(
         await other.renew()
 
 
+@pytest.mark.parametrize("call", ["renew", "acquire"])
+async def test_a_call_that_finds_a_lease_moved_leaves_it_to_the_other_one(
+    autojump_clock: trio.testing.MockClock, call: str
+) -> None:
+    """Whether it renews it or adds a table to it; the end of the block, by that error, does not drop it."""
+    log = scanner.LeaseTarget("items", state="log")
+    async with open_virtual_items(50, config=CONFIG) as items:
+        client = items.client
+        await client.create_table("more", pa.schema([("id", pa.int64())]), ["id"])
+        with pytest.raises(scanner.LeaseNotFound, match="as of 60 now, and no more as of 50"):
+            async with await client.acquire_lease(log, lease_id="nightly") as lease:
+                await items.write(range(50, 60))
+                other = await client.acquire_lease(log, lease_id="nightly")
+                await (lease.renew() if call == "renew" else lease.acquire("more"))
+        await other.renew()
+
+
+async def test_a_refused_acquisition_moves_nothing(autojump_clock: trio.testing.MockClock) -> None:
+    """So a lease that somebody else moves behind one is lost all the same."""
+    log = scanner.LeaseTarget("items", state="log")
+    async with open_virtual_items(50, config=CONFIG) as items:
+        with pytest.raises(scanner.LeaseNotFound, match="as of 60 now, and no more as of 50"):
+            async with await items.client.acquire_lease(log, lease_id="nightly") as lease:
+                with pytest.raises(scanner.TableNotFound):
+                    await lease.acquire("nothing")
+                await items.write(range(50, 60))
+                await items.client.acquire_lease(log, lease_id="nightly")
+
+
 async def test_a_lease_that_is_shared_or_that_its_own_program_moves_is_not_lost(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
