@@ -199,12 +199,19 @@ def _follow_group(planned: GroupScan, *, as_json: bool) -> None:
     with planned.execute() as batches, Ending(sys.stdout.buffer) as ending:
 
         def commit(batch: pa.RecordBatch) -> None:
-            lost = batches.commit()
+            assert batches.bucket is not None
+            try:
+                lost = batches.commit()
+            except BaseException:
+                note(
+                    f"nobody knows whether the position of bucket {batches.bucket} is stored: what was printed of it"
+                    " last may be printed once more"
+                )
+                raise
             for bucket in lost:
                 note(
                     f"bucket {bucket} was given to a reader anew: what was printed of it last may be printed once more"
                 )
-            assert batches.bucket is not None
             amid.difference_update(lost, {batches.bucket})
             position = batches.positions.get(batches.bucket, 0)
             if batches.bucket not in lost and position <= batch.column(LOG_OFFSET)[-1].as_py():

@@ -11,11 +11,12 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pyarrow as pa
 import pytest
 
+import scanner
 import scanner.sync
 from scanner.cli import run
 from scanner.server.auth.access import CredentialsFile
@@ -187,6 +188,26 @@ def test_a_device_that_is_full(server: RunningServer) -> None:
         assert errors[-1] == "weir: cannot write standard output: No space left on device"
         if not words:
             assert places(errors)[:5] == ["items", "--from", "0:0", "--from", "1:0"]
+
+
+def test_a_position_that_is_not_stored(
+    server: RunningServer, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a group whose server is lost when lines were printed: they come again, and it is said so."""
+
+    def lose(_: scanner.sync.GroupBatches) -> NoReturn:
+        raise scanner.ServerUnavailable("it is gone")
+
+    monkeypatch.setattr(scanner.sync.GroupBatches, "commit", lose)
+    words = ["--group", "audit", "--from", "earliest", "--to", "end", "--json", "-e", server.endpoint]
+    assert run(["tail", "items", *words]) == 1
+    captured = capfdbinary.readouterr()
+    (bucket,) = {json.loads(line)["_bucket"] for line in captured.out.splitlines()}
+    assert captured.err.decode().splitlines() == [
+        f"nobody knows whether the position of bucket {bucket} is stored: what was printed of it last may be printed"
+        " once more",
+        "weir: it is gone",
+    ]
 
 
 def test_filters_columns_and_limits(server: RunningServer, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
