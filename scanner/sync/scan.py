@@ -43,7 +43,7 @@ _SECONDS_MAX: Final = (2**63 - 1) // 1000
 class Scan(ScanBuilder):
     """A scan of a table: described by its builder methods, run any number of times.
 
-    It is an Arrow stream (`__arrow_c_stream__`): `pyarrow.table(scan)`, `polars.from_arrow(scan)` and
+    It is an Arrow stream (`__arrow_c_stream__`): `pyarrow.table(scan)`, `polars.DataFrame(scan)` and
     `duckdb.from_arrow(scan)` read it, DuckDB batch by batch within the scan's credit. Each use runs it anew.
     """
 
@@ -164,12 +164,14 @@ class Scan(ScanBuilder):
         Raises:
             ExtraMissing: polars is not installed; nothing was read.
             ArgumentInvalid: The scan is endless.
-            SchemaMismatch: A time in seconds is too far away for polars, which counts milliseconds.
+            SchemaMismatch: A column is of decimals that polars has not; nothing was read. Or a time in seconds is too
+                far away for polars, which counts milliseconds.
             ScannerError: The scan failed.
         """
         self.plan.require_end("to_polars()")
         with extras_needed("to_polars()"):
             import polars
+        _require_decimals(self.schema)
         table = self.to_arrow(progress=progress)
         _require_milliseconds(table)
         table = table.cast(pa.schema(map(_with_named_zone, table.schema)))
@@ -189,6 +191,20 @@ def _is_exact_as_float(column: pa.ChunkedArray) -> bool:
         return True
     ends = pc.min_max(column).as_py()
     return ends["min"] is None or max(-ends["min"], ends["max"]) <= _FLOAT_INTEGER_MAX
+
+
+def _require_decimals(schema: pa.Schema) -> None:
+    """Refuse decimals of which polars says that there are none, and not in which column.
+
+    Raises:
+        SchemaMismatch: A column is of such a type.
+    """
+    for field in schema:
+        if pa.types.is_decimal(field.type) and not 0 <= field.type.scale <= field.type.precision:
+            raise SchemaMismatch(
+                "polars has no decimals with a negative scale, or one above the precision, and column"
+                f" {field.name!r} is {field.type}; leave the column out by select(), or call to_arrow()"
+            )
 
 
 def _require_milliseconds(table: pa.Table) -> None:

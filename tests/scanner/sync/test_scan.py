@@ -121,6 +121,18 @@ def test_polars_gets_no_seconds_that_it_has_not(server: RunningServer, seconds: 
         client.drop_table("far")
 
 
+@pytest.mark.parametrize("kind", [pa.decimal128(5, -2), pa.decimal128(5, 7)])
+def test_polars_gets_no_decimals_that_it_has_not(server: RunningServer, kind: pa.DataType) -> None:
+    """It says "Decimal scale is not a valid integer", and not of which column."""
+    with scanner.sync.connect(server.endpoint) as client:
+        schema = pa.schema([("k", pa.int64()), ("price", kind)])
+        scan = client.create_table("decimals", schema, ["k"], buckets=1).new_scan()
+        with pytest.raises(SchemaMismatch, match="column 'price' is decimal128"):
+            scan.to_polars()
+        assert scan.select("k").to_polars().height == 0
+        client.drop_table("decimals")
+
+
 def test_polars_gets_times_of_an_offset_in_utc(server: RunningServer) -> None:
     """It has no zones but those with a name."""
     at = datetime.datetime(2013, 7, 1, 12, tzinfo=datetime.UTC)
