@@ -443,6 +443,7 @@ class Lease:
     async def _kept(self) -> AsyncIterator[None]:
         lost: list[LeaseNotFound] = []
         until: float | None = None
+        looked = False
         try:
             async with bare(trio.open_nursery()) as nursery:
 
@@ -454,15 +455,20 @@ class Lease:
                 try:
                     yield
                     until = trio.current_time() + _LEAVE_S
-                    if (moved := await self._moved(until)) is not None:
+                    moved, looked = await self._moved(until), True
+                    if moved is not None:
                         lost.append(moved)
                 finally:
                     nursery.cancel_scope.cancel()
         finally:
-            if not lost and not self._is_anothers:
-                self._given_up = True
-                with trio.move_on_at(until or trio.current_time() + _LEAVE_S, shield=True):
-                    await self._leases.drop_if_possible(self.id)
+            if not lost:
+                until = until or trio.current_time() + _LEAVE_S
+                with trio.move_on_at(until, shield=True):
+                    if not looked:
+                        await self._moved(until)
+                    if not self._is_anothers:
+                        self._given_up = True
+                        await self._leases.drop_if_possible(self.id)
         if lost:
             raise lost[0]
 

@@ -274,6 +274,24 @@ async def test_a_lease_that_somebody_else_has_moved_is_lost(
         await other.renew()
 
 
+@pytest.mark.parametrize("cancelled", [False, True], ids=["an error", "cancelled"])
+async def test_a_block_that_fails_leaves_a_lease_that_was_moved_to_the_other_one(
+    autojump_clock: trio.testing.MockClock, cancelled: bool
+) -> None:
+    """As the first of two runs of a job does that has an error while the second one reads."""
+    log = scanner.LeaseTarget("items", state="log")
+    async with open_virtual_items(50, config=CONFIG) as items:
+        with trio.CancelScope() as scope, suppress(ZeroDivisionError):
+            async with await items.client.acquire_lease(log, lease_id="nightly"):
+                await items.write(range(50, 60))
+                other = await items.client.acquire_lease(log, lease_id="nightly")
+                if not cancelled:
+                    raise ZeroDivisionError
+                scope.cancel()
+                await trio.sleep_forever()
+        await other.renew()
+
+
 @pytest.mark.parametrize("call", ["renew", "acquire"])
 async def test_a_call_that_finds_a_lease_moved_leaves_it_to_the_other_one(
     autojump_clock: trio.testing.MockClock, call: str
