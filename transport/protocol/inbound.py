@@ -129,9 +129,12 @@ class Inbound:
         except MessageRefused as error:
             self._outbound.refuse_message(stream, error)
             return False
-        if stream.refusal is not None and stream.body_bytes > _REFUSED_BODY_BYTES_MAX:
+        if stream.refusal is None:
+            self._windows.stream_received(stream)
+            return True
+        self._windows.credit(stream)  # It was dropped; a client that waits for room does not end its request.
+        if stream.body_bytes > _REFUSED_BODY_BYTES_MAX:
             self._outbound.answer_refused(stream)
-        self._windows.stream_received(stream)
         return True
 
     def data_in_place(self, stream: StreamCore, size: int) -> bool:

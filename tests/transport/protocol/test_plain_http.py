@@ -9,6 +9,7 @@ import pytest
 
 from tests.support import wire
 from tests.support.pair import Peer
+from transport.config import TransportConfig
 from transport.errors import ErrorCode
 
 FORM = (*wire.REQUEST[:-1], ("content-type", "application/x-www-form-urlencoded"))
@@ -110,6 +111,15 @@ def test_endless_body_is_not_waited_for() -> None:
     assert wire.only(answered, wire.WINDOW_UPDATE, 1) == []
     assert peer.send(wire.data(1, bytes(16_384))) == []
     assert not peer.failed
+
+
+def test_a_body_longer_than_the_window_is_answered() -> None:
+    """What is dropped is credited: the client would wait for room, and we for the end of its request."""
+    peer = Peer(config=TransportConfig(stream_window_bytes=16_384))
+
+    first = peer.send(wire.headers(1, FORM), wire.data(1, bytes(16_384)))
+    assert [frame.number for frame in wire.only(first, wire.WINDOW_UPDATE, 1)] == [16_384]
+    assert status(peer.send(wire.data(1, b"test", end=True)))[":status"] == "415"
 
 
 @pytest.mark.parametrize(
