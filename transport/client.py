@@ -306,8 +306,7 @@ async def _run(client: Client) -> AsyncIterator[Client]:
             yield client
             await driver.wait_left()
         finally:
-            driver.core.shutdown.close()
-            driver.pump()
+            driver.close()
             nursery.cancel_scope.deadline = trio.current_time() + 1.0
 
 

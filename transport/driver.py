@@ -131,8 +131,7 @@ class Driver:
                 await self._write()
                 nursery.cancel_scope.cancel()
         finally:
-            self.tell_time()
-            self.core.lost(ConnectionLost("connection closed"))
+            self._lose("connection closed")
             self.pump()
             with trio.CancelScope(shield=True):
                 await self._bytes.aclose()
@@ -208,6 +207,17 @@ class Driver:
         """Tell the core the time, before a call that its time accounts depend on."""
         self.core.clock.now = trio.current_time()
 
+    def close(self) -> None:
+        """End the connection now; its last frames are left to send."""
+        self.tell_time()
+        self.core.shutdown.close()
+        self.pump()
+
+    def _lose(self, why: ConnectionLost | str) -> None:
+        """The socket is gone, as of now: nothing may have told the core the time since the peer fell silent."""
+        self.tell_time()
+        self.core.lost(ConnectionLost(why) if isinstance(why, str) else why)
+
     def finish(self) -> None:
         """Take no new streams once the peer knows; `run` ends when those that were taken have ended."""
         self.core.shutdown.drain()
@@ -277,7 +287,7 @@ class Driver:
                 )
                 size = await self._bytes.receive_into(buffers)
                 if not size:
-                    core.lost(ConnectionLost("connection closed by the peer"))
+                    self._lose("connection closed by the peer")
                     return
                 self.bytes_received += size
                 if shutdown.failure is not None:
@@ -285,13 +295,11 @@ class Driver:
                 await self._take(size)
                 self._check_deadline()
         except ConnectionLost as error:
-            self.tell_time()
-            core.lost(error)
+            self._lose(error)
         except MemoryError as error:  # pyarrow's, too.
             if not core.client:  # A client tells by its calls.
                 _log.error("no memory for what %s sends; the connection is ended (%s)", self.peer, error)
-            self.tell_time()
-            core.lost(ConnectionLost("this process has no memory for what it brings"))
+            self._lose("this process has no memory for what it brings")
         finally:
             self._read_ended.set()
             self.pump()
@@ -338,7 +346,7 @@ class Driver:
                 except ConnectionLost as error:
                     # What the peer said before it left, such as a GOAWAY, may not have been read yet.
                     await give_rounds(ROUNDS_TO_READ)
-                    core.lost(error)
+                    self._lose(error)
                     self.pump()
                     return None
                 self.bytes_sent += sum(map(len, buffers))
@@ -383,7 +391,7 @@ class Driver:
                 await give_rounds(ROUNDS_TO_READ)
                 now = trio.current_time()
                 if self._send_deadline(now) <= now:
-                    self._end_writing(now)
+                    self._end_writing()
                 else:
                     core.handle_deadline(now, self.acknowledged())
                 self.pump()
@@ -395,11 +403,9 @@ class Driver:
         # A write that is not waiting at this moment begins to wait now at the earliest.
         return min(now, self._bytes.waiting_since) + self.core.config.send_timeout_s
 
-    def _end_writing(self, now: float) -> None:
+    def _end_writing(self) -> None:
         """The peer takes nothing: the connection is over, and the writer waits no longer."""
-        timeout_s = self.core.config.send_timeout_s
-        self.core.clock.now = now
-        self.core.lost(ConnectionLost(f"the peer took no data for {timeout_s:g} s"))
+        self._lose(f"the peer took no data for {self.core.config.send_timeout_s:g} s")
         assert self._writing is not None
         self._writing.cancel()
 

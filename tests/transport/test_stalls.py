@@ -18,6 +18,7 @@ from tests.support.faults import FaultyStream, memory_pair, memory_server
 from transport import (
     CallFailed,
     Client,
+    ConnectionLost,
     Handler,
     Server,
     ServerStream,
@@ -232,6 +233,41 @@ async def test_a_call_that_is_cut_off_stops_counting(mock_clock: trio.testing.Mo
         assert rounded(stream.stalls()) == {"consumer": 3}
         assert rounded(theirs.stalls()) == {"stream_window": 3}
         assert theirs.statistics().age_s == 3
+
+
+@pytest.mark.parametrize("end", ["theirs", "failed write", "ours"])
+async def test_a_call_that_ends_with_its_connection_counts_up_to_then(
+    end: str, mock_clock: trio.testing.MockClock
+) -> None:
+    """However long both were silent before: nobody had told the core the time since."""
+
+    async def silent(_stream: ServerStream) -> None:
+        await trio.sleep_forever()
+
+    async with memory_pair({"/silent": silent}, ROOMY) as (client, _, ours, theirs):
+        async with client.open_stream("/silent") as stream, trio.open_nursery() as nursery:
+
+            async def receive() -> None:
+                with pytest.raises(ConnectionLost):
+                    await stream.receive()
+
+            nursery.start_soon(receive)
+            await trio.testing.wait_all_tasks_blocked()
+            if end == "failed write":
+                ours.clog()
+                await stream.send(MESSAGE)
+            await later(mock_clock, 9)
+            if end == "theirs":
+                nursery.start_soon(theirs.aclose)
+            elif end == "failed write":
+                assert isinstance(ours.inner, trio.StapledStream)
+                await ours.inner.send_stream.aclose()
+                ours.unclog()
+            else:
+                client._driver.close()
+        mock_clock.autojump_threshold = 0
+        assert stream.statistics().age_s == 9
+        assert stream.stalls().total_s == 9
 
 
 script = st.lists(
