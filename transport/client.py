@@ -16,7 +16,16 @@ import trio
 from transport.byte_streams import PORT_MAX, ByteStream, byte_stream, host_port, keep_short
 from transport.config import TransportConfig
 from transport.driver import Driver
-from transport.errors import AnswerCut, CallFailed, ConnectionLost, ErrorCode, StatusCode, TlsFailed
+from transport.errors import (
+    AnswerCut,
+    CallFailed,
+    ConnectionLost,
+    ErrorCode,
+    NeverAnswered,
+    StatusCode,
+    TlsFailed,
+    TransportError,
+)
 from transport.protocol import calls
 from transport.protocol.connection import ConnectionCore
 from transport.protocol.liveness import Acknowledged
@@ -253,6 +262,7 @@ async def connect(
     ssl_context: ssl.SSLContext | None = None,
     metadata: Iterable[tuple[str, str | bytes]] = (),
     allocate: Callable[[int], Any] = bytearray,
+    silent: set[str] | None = None,
 ) -> AsyncIterator[Client]:
     """Connect to a server.
 
@@ -264,6 +274,8 @@ async def connect(
         metadata: Custom fields of every call, such as its credentials.
         allocate: Makes the writable memory of a long message, exactly as many octets as it is asked for, which
             `Stream.receive` then returns. What it raises ends the block, and so do more octets or fewer.
+        silent: Addresses of the host that took a connection and said nothing, such as a stopped server's: another one
+            is tried first. Kept up to date here; for who connects again.
 
     Raises:
         ConnectionLost: Nobody answers there within `handshake_timeout_s`, or TLS fails.
@@ -272,9 +284,17 @@ async def connect(
     if not 0 < port <= PORT_MAX:
         raise ValueError(f"a port is 1 to {PORT_MAX}, not {port}")
     config = config or TransportConfig()
-    connection, certificate = await _open_in_time(host, port, ssl_context, config)
+    silent = set() if silent is None else silent
+    connection, certificate, address = await _open_in_time(host, port, ssl_context, config, silent)
+
+    def failed(error: TransportError) -> None:
+        if isinstance(error, NeverAnswered):
+            silent.add(address)
+
     core = ConnectionCore(config, client=True, now=trio.current_time(), allocate=allocate)
-    driver = Driver(core, connection, peer=host_port(host, port), peer_certificate=certificate)
+    driver = Driver(
+        core, connection, peer=host_port(host, port), peer_certificate=certificate, on_failure=failed
+    )
     scheme = "http" if ssl_context is None else "https"
     authority = host_port(_without_interface(host), port)
     async with _run(Client(driver, authority, scheme, tuple(metadata))) as client:
@@ -316,22 +336,50 @@ def _without_interface(host: str) -> str:
 
 
 async def _open_in_time(
-    host: str, port: int, ssl_context: ssl.SSLContext | None, config: TransportConfig
-) -> tuple[ByteStream, PeerCertificate | None]:
-    limit_s = config.handshake_timeout_s
+    host: str, port: int, ssl_context: ssl.SSLContext | None, config: TransportConfig, silent: set[str]
+) -> tuple[ByteStream, PeerCertificate | None, str]:
+    """Connect, and shake hands if it is TLS; returns also the address that was taken."""
+    limit_s, address = config.handshake_timeout_s, ""
     with trio.move_on_after(limit_s):
-        return await _open(host, port, ssl_context, config)
-    of_name = "" if ":" in host or host.replace(".", "").isdigit() else ", or none about its name"
+        stream = await _open_tcp(host, port, silent)
+        address = _address(stream)
+        keep_short(stream.socket, config.near_send_buffer_bytes)
+        if ssl_context is None:
+            return byte_stream(stream), None, address
+        return *await _secure(stream, host, port, ssl_context, config), address
+    if address:
+        silent.add(address)
+    asked = address or ":" in host or host.replace(".", "").isdigit()
+    of_name = "" if asked else ", or none about its name"
     raise ConnectionLost(
         f"cannot connect to {host_port(host, port)}: no answer within {limit_s:g} s{of_name}"
     )
 
 
-async def _open(
-    host: str, port: int, ssl_context: ssl.SSLContext | None, config: TransportConfig
-) -> tuple[ByteStream, PeerCertificate | None]:
+def _address(stream: trio.SocketStream) -> str:
+    with contextlib.suppress(OSError):  # It may be gone already.
+        return str(stream.socket.getpeername()[0])
+    return ""
+
+
+async def _dial(host: str, port: int, silent: set[str]) -> trio.SocketStream:
+    """Connect by TCP: to an address that was not silent, if there is one that takes the connection."""
+    passed_over = silent.copy()
+    silent.clear()  # Unless another one takes it, they are as good as any: they may have come back.
+    if passed_over:
+        for *_, found in await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+            if found[0] not in passed_over:
+                with contextlib.suppress(OSError):
+                    stream = await trio.open_tcp_stream(str(found[0]), port)
+                    silent |= passed_over
+                    return stream
+    return await trio.open_tcp_stream(host, port)
+
+
+async def _open_tcp(host: str, port: int, silent: set[str]) -> trio.SocketStream:
+    """As `_dial`; what fails is said in our words."""
     try:
-        stream = await trio.open_tcp_stream(host, port)
+        return await _dial(host, port, silent)
     except OSError as error:
         cause: BaseException | None = error.__cause__
         while isinstance(cause, BaseExceptionGroup):  # one for each address that was tried
@@ -352,9 +400,11 @@ async def _open(
             f"cannot connect to {host_port(host, port)}: {error}: raise the limit of processes (ulimit -u),"
             " or make room in memory"
         ) from error
-    keep_short(stream.socket, config.near_send_buffer_bytes)
-    if ssl_context is None:
-        return byte_stream(stream), None
+
+
+async def _secure(
+    stream: trio.SocketStream, host: str, port: int, ssl_context: ssl.SSLContext, config: TransportConfig
+) -> tuple[ByteStream, PeerCertificate | None]:
     # An absolute name of DNS ends in a dot; in certificates, and in TLS (RFC 6066 section 3), none does.
     name = _without_interface(host).removesuffix(".")
     secured = TlsBytes(stream, ssl_context, config.send_timeout_s, server_hostname=name)

@@ -80,6 +80,7 @@ class Driver:
         peer_certificate: The peer's verified certificate, if it has one.
         connection_id: Number of the connection, for messages and statistics.
         on_late_reset: Called when the peer resets a call that had ended, with the number of its stream.
+        on_failure: Called once, with why the connection is over.
     """
 
     def __init__(
@@ -92,6 +93,7 @@ class Driver:
         peer_certificate: PeerCertificate | None = None,
         connection_id: int = 0,
         on_late_reset: Callable[[int], None] | None = None,
+        on_failure: Callable[[TransportError], None] | None = None,
     ) -> None:
         self.core = core
         self.peer = peer
@@ -102,6 +104,7 @@ class Driver:
         self._bytes = byte_stream
         self._on_request = on_request
         self._on_late_reset = on_late_reset
+        self._on_failure = on_failure
         self._writer_wake: trio.Event | None = None
         self._writer_idle = False
         """Whether the writer waits for something to write, or is about to find that there is something."""
@@ -162,6 +165,8 @@ class Driver:
             elif isinstance(event, GoawayReceived | ConnectionFailed):
                 for opener in self._openers:
                     opener.turn.set()
+                if isinstance(event, ConnectionFailed) and self._on_failure is not None:
+                    self._on_failure(event.error)
         if self._writer_wake is not None and (self.core.outbound.queue.pending or self._unsent or self._over):
             self._writer_wake.set()
             self._writer_wake = None

@@ -47,6 +47,7 @@ def connect_by_tcp(
         )
     config = config or transport.TransportConfig()
     tls = ConnectionTls(ssl_context)
+    silent: set[str] = set()
 
     def connect(metadata: transport.Metadata) -> AbstractAsyncContextManager[transport.Client]:
         # A message is assembled where its batch will live: no copy between the socket buffer and the columns.
@@ -54,7 +55,13 @@ def connect_by_tcp(
         if dial is not None:
             return _connect_dialled(dial, config, metadata, allocate)
         return transport.connect(
-            host, port, config=config, ssl_context=tls.context(), metadata=metadata, allocate=allocate
+            host,
+            port,
+            config=config,
+            ssl_context=tls.context(),
+            metadata=metadata,
+            allocate=allocate,
+            silent=silent,
         )
 
     return connect

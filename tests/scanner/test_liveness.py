@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import socket
+
 import pytest
 import trio
 import trio.testing
 
 import transport
+from scanner.client.connection import open_connection
+from scanner.client.endpoints import connect_by_tcp
 from scanner.errors import Draining
 from scanner.server.server import open_server
 from scanner.wire.statuses import from_call_failed
+from tests.support.names import TwoAddresses
 from tests.support.scans import SMALL, filled_store, open_scan, released, stored_digest
 from transport import CallFailed, TransportConfig
 
@@ -41,16 +46,29 @@ async def test_a_stalled_scan_is_kept_and_completes() -> None:
             await released(server)
 
 
+async def test_a_host_whose_first_address_says_nothing_is_reached_by_the_second() -> None:
+    """A retry begins with the other one: the one of a stopped server would take the connection each time."""
+    trio.socket.set_custom_hostname_resolver(TwoAddresses())
+    impatient = TransportConfig(handshake_timeout_s=0.2)
+    with trio.fail_after(100):
+        async with open_server(filled_store(ROWS), config=SMALL, host=TwoAddresses.SECOND) as server:
+            connect = connect_by_tcp("two.example", server.port, config=impatient)
+            with socket.create_server((TwoAddresses.FIRST, server.port)):
+                async with open_connection(connect, "two.example") as connection:
+                    await connection.call("/grpc.health.v1.Health/Check", b"")
+                    assert connection.connects > 1
+
+
 async def test_a_silent_consumer_is_released_with_its_iterator() -> None:
     """A client that dies without a word holds an iterator no longer than the PING's interval and timeout."""
     config = TransportConfig(ping_interval_s=0.2, ping_timeout_s=1.0)
     left, right = trio.testing.memory_stream_pair()
     with trio.fail_after(100):
         async with open_server(filled_store(ROWS), config=SMALL, transport_config=config) as server:
-            socket = await trio.open_tcp_stream(server.host, server.port)
-            async with socket, trio.open_nursery() as path:
-                path.start_soon(_copy, right, socket)
-                path.start_soon(_copy, socket, right)
+            near = await trio.open_tcp_stream(server.host, server.port)
+            async with near, trio.open_nursery() as path:
+                path.start_soon(_copy, right, near)
+                path.start_soon(_copy, near, right)
                 async with transport.connect_stream(left) as client, open_scan(client, credit=1) as scan:
                     while not scan.batches:
                         await scan.receive()

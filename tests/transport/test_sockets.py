@@ -21,9 +21,10 @@ import trio.testing
 import transport
 from tests.support import wire
 from tests.support.configs import TINY
+from tests.support.names import TwoAddresses
 from tests.support.open_files import open_sockets
 from tests.transport.test_shell import check_echo, echo
-from transport import ConnectionLost, ServerStream, TransportConfig
+from transport import ConnectionLost, ServerStream, TransportConfig, client_tls
 from transport.byte_streams import SocketBytes, host_port, keep_short
 
 pytestmark = pytest.mark.socket
@@ -219,6 +220,43 @@ async def test_nobody_answers(
         async with transport.connect(host, 1):
             pass
     assert str(caught.value) == f"cannot connect to {host_port(host, 1)}: no answer within 10 s{more}"
+
+
+@pytest.mark.parametrize("secured", [False, True], ids=["plaintext", "TLS"])
+async def test_who_said_nothing_is_passed_over_the_next_time(secured: bool) -> None:
+    """A stopped server takes connections, and is the quickest to; the host's other address may have one that lives."""
+    trio.socket.set_custom_hostname_resolver(TwoAddresses())
+    impatient = TransportConfig(handshake_timeout_s=0.05)
+    silent: set[str] = set()
+    async with transport.serve({"/echo": echo}, host=TwoAddresses.SECOND) as server:
+        with socket.create_server((TwoAddresses.FIRST, server.port)):
+            with pytest.raises(ConnectionLost, match=r"within 0\.05 s"):
+                async with transport.connect(
+                    "two.example",
+                    server.port,
+                    config=impatient,
+                    ssl_context=client_tls() if secured else None,
+                    silent=silent,
+                ) as client:
+                    await client.wait_openable()
+            for _ in range(2):
+                assert silent == {TwoAddresses.FIRST}
+                async with transport.connect("two.example", server.port, silent=silent) as client:
+                    await check_echo(client)
+
+
+@pytest.mark.parametrize(
+    "silent", [{TwoAddresses.FIRST}, {TwoAddresses.FIRST, TwoAddresses.SECOND}], ids=["one", "both"]
+)
+async def test_who_said_nothing_has_its_turn_again(silent: set[str]) -> None:
+    """Where the host's other address takes no connection, or has said nothing either: it may have come back."""
+    trio.socket.set_custom_hostname_resolver(TwoAddresses())
+    async with (
+        transport.serve({"/echo": echo}, host=TwoAddresses.FIRST) as server,
+        transport.connect("two.example", server.port, silent=silent) as client,
+    ):
+        assert silent == set()
+        await check_echo(client)
 
 
 async def test_port_in_use_is_an_os_error() -> None:
