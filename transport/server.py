@@ -151,14 +151,15 @@ class Server:
         with trio.move_on_after(limit - 2 * status_s):
             await self._wait_idle()
             return True
-        stopped = [stream for stream in self.running() if stream.stop((status_of or _going_down)(stream))]
+        running = self.running()
+        stopped = [stream for stream in running if stream.stop((status_of or _going_down)(stream))]
         with trio.move_on_after(status_s):
             await self._wait_idle()
         for stream in stopped:
             stream.drop_unsent()  # of those that do not read: a status needs no window, what is queued before it does
         with trio.move_on_after(status_s):
             await self._wait_idle()
-        return False
+        return not running  # A connection may have had none, whose peer does not say that it knows.
 
     async def _wait_idle(self) -> None:
         while self._drivers:

@@ -36,6 +36,15 @@ async def receive_to_the_end(client: Client, path: str) -> tuple[list[bytes], Ca
     return received, None
 
 
+async def test_a_peer_that_is_not_there_is_no_call(autojump_clock: trio.testing.MockClock) -> None:
+    """It answers no PING, so the drain takes its time; all calls, of which there were none, ended by themselves."""
+    async with memory_server({}) as memory:
+        await memory.peer.send(wire.CLIENT_HELLO)
+        await memory.peer.settle()
+        assert await memory.server.drain(10)
+        assert trio.current_time() == 10
+
+
 async def test_calls_that_do_not_end_get_the_last_word(
     autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
