@@ -80,14 +80,14 @@ class ControlPlane:
         """The streams that the peer lets us have open now."""
         return self._h2.remote_settings.max_concurrent_streams
 
-    def receive_frame_untrusted(self, frame: bytes | memoryview) -> list[h2.events.Event]:
+    def receive_frame_untrusted(self, frame: bytes) -> list[h2.events.Event]:
         """Hand one whole frame to h2.
 
         Raises:
             RemoteProtocolError: The peer broke a rule; the connection cannot go on.
         """
         if frame[_KIND_AT] == frames.SETTINGS:
-            self._shrink_table(bytes(frame))
+            self._shrink_table(frame)
         try:
             return self._h2.receive_data(frame)
         except h2.exceptions.ProtocolError as error:

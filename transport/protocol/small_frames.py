@@ -68,7 +68,7 @@ class Held:
         self._streams.setdefault(stream, now + HOLD_S)
 
     def release_stream(self, stream: StreamCore) -> None:
-        """The stream's window is worth a frame, or the stream is over."""
+        """The stream's window is worth a frame. One that is over stays until it is due, and sends nothing then."""
         self._streams.pop(stream, None)
 
     def hold_connection(self, now: float) -> None:
