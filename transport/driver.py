@@ -429,6 +429,7 @@ class Driver:
         with trio.move_on_after(_GOODBYE_S), contextlib.suppress(TransportError):
             if last:
                 await self._bytes.send(last)
+                self.bytes_sent += sum(map(len, last))
             await self._bytes.send_end()
             if self.core.client or not self.core.shutdown.peer_failed:  # a client that failed reads no more
                 await self._read_ended.wait()

@@ -88,6 +88,16 @@ async def test_a_connection_that_breaks_a_budget_is_counted_by_its_kind() -> Non
         assert dict(memory.server.statistics().totals.refusals) == {"protocol_error": 1}
 
 
+async def test_the_last_frames_are_counted() -> None:
+    """The octets that a server has sent, the GOAWAY by which it ends a connection among them, are what came."""
+    async with memory_server({}) as memory:
+        await memory.peer.send(wire.CLIENT_HELLO, wire.window_update(0, 0))
+        came = sum(len(frame.payload) + 9 for frame in await memory.peer.settle())
+        await memory.peer.stream.aclose()
+        await memory.ended.wait()
+        assert memory.server.statistics().totals.bytes_sent == came
+
+
 async def test_a_peer_that_says_goodbye_is_no_refusal() -> None:
     """An ordinary end counts a GOAWAY received, and nothing else."""
     async with memory_server({"/echo": echo}) as memory:
