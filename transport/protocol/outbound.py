@@ -94,7 +94,7 @@ class Outbound:
 
     def open_stream(self, stream_id: int, fields: calls.Headers) -> None:
         """Send the header block that opens a call."""
-        self.queue.open_call(self._headers(stream_id, fields, end_stream=False))
+        self.queue.own(self._headers(stream_id, fields, end_stream=False))
 
     def send_message(self, stream: StreamCore, parts: Sequence[Buffer]) -> int:
         """Queue one message, its payload being `parts` one after another; see `StreamCore.queue_message`."""
@@ -148,13 +148,17 @@ class Outbound:
     def reset(self, stream: StreamCore, code: int = ErrorCode.CANCEL) -> None:
         """End a stream at once; queued and unread messages are dropped. Does nothing if it is over."""
         if stream.state is not StreamState.CLOSED:
-            self.reset_because(stream, code, StreamReset(code, by_peer=False))
+            self.queue.own(frames.reset(stream.stream_id, code))
+            self._end(stream, StreamReset(code, by_peer=False))
 
     # ------------------------------------------------------------------ answers to the peer
 
     def reset_because(self, stream: StreamCore, code: int, failure: TransportError) -> None:
-        """End an open stream at once, with a failure for its reader."""
+        """End an open stream at once, for what the peer has sent, with a failure for its reader."""
         self.queue.control(frames.reset(stream.stream_id, code))
+        self._end(stream, failure)
+
+    def _end(self, stream: StreamCore, failure: TransportError) -> None:
         self._table.close(stream, failure, reset_by_us=True)
         stream.discard_received()
 

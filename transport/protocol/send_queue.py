@@ -65,7 +65,7 @@ class SendQueue:
         self._finish = finish
         self._control: list[bytes] = []
         self._control_bytes = 0
-        self._opening_bytes = 0  # those of them that open calls of ours
+        self._own_bytes = 0  # those of them that are no replies
         self._round: deque[StreamCore] = deque()
         self._held = Held()
         self._small_frames = SmallFrames(clock.now)
@@ -85,10 +85,10 @@ class SendQueue:
             self._control.append(data)
             self._control_bytes += len(data)
 
-    def open_call(self, headers: bytes) -> None:
-        """Queue the frames that open a call of ours: no reply, whatever the peer reads."""
-        self._opening_bytes += len(headers)
-        self.control(headers)
+    def own(self, data: bytes) -> None:
+        """Queue frames that open or reset a call because our side wants to: no replies, whatever the peer reads."""
+        self._own_bytes += len(data)
+        self.control(data)
 
     def check_backlog_untrusted(self) -> None:
         """Raise if the peer makes us answer more than it reads.
@@ -96,7 +96,7 @@ class SendQueue:
         Raises:
             RemoteProtocolError: ENHANCE_YOUR_CALM.
         """
-        replies_bytes = self._control_bytes - self._opening_bytes
+        replies_bytes = self._control_bytes - self._own_bytes
         if replies_bytes > self._backlog_bytes_max:
             raise RemoteProtocolError(
                 f"{replies_bytes} octets of replies wait to be read", ErrorCode.ENHANCE_YOUR_CALM
@@ -189,7 +189,7 @@ class SendQueue:
         if self._control:
             out.append(b"".join(self._control))
             self._control.clear()
-            self._control_bytes = self._opening_bytes = 0
+            self._control_bytes = self._own_bytes = 0
         waiting: list[StreamCore] = []  # for connection window
         while self._round and total < size and len(out) < _BUFFERS_MAX:
             stream = self._round.popleft()
@@ -238,7 +238,7 @@ class SendQueue:
     def discard(self) -> None:
         """Forget everything: the connection is gone."""
         self._control.clear()
-        self._control_bytes = self._opening_bytes = 0
+        self._control_bytes = self._own_bytes = 0
         self.discard_data()
 
     def discard_data(self) -> None:
