@@ -157,13 +157,15 @@ class Inbound:
     def _late_data_untrusted(self, stream_id: int) -> None:
         """Judge DATA on a stream that is not open (F3; sections 5.1 and 6.1); stream 0 is idle for ever."""
         self._table.check_not_idle_untrusted(stream_id, "DATA")
+        if self._table.ignores(stream_id):
+            return
         closed = self._table.closed.get(stream_id)
-        if closed is None or closed.reset_by_peer:  # Netty may send one frame more behind its own reset
-            self._outbound.fail_by_id_untrusted(
-                stream_id, ErrorCode.STREAM_CLOSED, "DATA on a stream that is gone"
-            )
-        elif not closed.reset_by_us:  # else it was on its way when we reset the stream
+        if closed is not None and not closed.reset_by_peer:
             raise RemoteProtocolError(f"DATA on closed stream {stream_id}", ErrorCode.STREAM_CLOSED)
+        # Netty may send one frame more behind its own reset.
+        self._outbound.fail_by_id_untrusted(
+            stream_id, ErrorCode.STREAM_CLOSED, "DATA on a stream that is gone"
+        )
 
     def _fail(self, stream: StreamCore, code: ErrorCode, message: str) -> None:
         self._outbound.fail_stream_untrusted(stream, code, message)

@@ -148,14 +148,14 @@ class PeerEvents:
     def _late_headers_untrusted(self, stream_id: int) -> None:
         """Judge HEADERS on a stream that is not open (section 5.1); even and idle ones are no stream of the peer."""
         self._table.check_not_idle_untrusted(stream_id, "HEADERS")
+        if self._table.ignores(stream_id):
+            return
         closed = self._table.closed.get(stream_id)
         if closed is None:
             if not self._table.forgets:
                 raise RemoteProtocolError(f"HEADERS on stream {stream_id}, which was skipped")
-        elif not closed.reset_by_us and not closed.reset_by_peer:
+        elif not closed.reset_by_peer:
             raise RemoteProtocolError(f"HEADERS on closed stream {stream_id}", ErrorCode.STREAM_CLOSED)
-        elif closed.reset_by_us:
-            return  # they were on their way when we reset the stream
         self._outbound.queue.control(frames.reset(stream_id, ErrorCode.STREAM_CLOSED))
 
     def _request_untrusted(self, stream_id: int, headers: Sequence[tuple[bytes, bytes]]) -> None:

@@ -186,6 +186,14 @@ class StreamTable:
         if len(self.closed) > _CLOSED_REMEMBERED:
             self.closed.popitem(last=False)
 
+    def ignores(self, stream_id: int) -> bool:
+        """Whether frames of a closed stream may have been on their way when we reset it (section 5.1).
+
+        A client may have reset any of those that it has forgotten, as when thousands of calls share a deadline.
+        """
+        closed = self.closed.get(stream_id)
+        return self._client if closed is None else closed.reset_by_us
+
     @property
     def forgets(self) -> bool:
         """Whether streams may have been closed of which nothing is remembered any more."""

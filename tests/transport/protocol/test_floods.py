@@ -212,6 +212,20 @@ def test_resets_that_wait_to_be_sent_are_no_replies() -> None:
     assert len(wire.only(waited, wire.RST_STREAM)) == 200
 
 
+def test_answers_to_calls_that_were_reset_and_forgotten_are_dropped() -> None:
+    """Thousands of calls that share a deadline are reset at once; what was on its way is no fault of the server's."""
+    peer = Peer(client=True)
+    streams = [peer.core.open_stream(request()) for _ in range(3_000)]
+    for stream in streams:
+        peer.core.outbound.reset(stream)
+    sent(peer.core)
+    for stream in streams:
+        number = stream.stream_id
+        late = wire.headers(number, wire.RESPONSE), wire.data(number, wire.message(b"late"))
+        assert peer.send(*late, wire.headers(number, wire.TRAILERS, end=True)) == []
+    assert not peer.failed
+
+
 def test_closed_streams_are_forgotten() -> None:
     """Ten thousand calls leave a bounded trace."""
     peer = Peer()
