@@ -148,7 +148,9 @@ class Outbound:
     def reset(self, stream: StreamCore, code: int = ErrorCode.CANCEL) -> None:
         """End a stream at once; queued and unread messages are dropped. Does nothing if it is over."""
         if stream.state is not StreamState.CLOSED:
-            self.queue.own(frames.reset(stream.stream_id, code))
+            # What a server resets, its peer has opened, and may open on and on without reading anything.
+            queue = self.queue.own if self._client else self.queue.control
+            queue(frames.reset(stream.stream_id, code))
             self._end(stream, StreamReset(code, by_peer=False))
 
     # ------------------------------------------------------------------ answers to the peer

@@ -86,7 +86,7 @@ class SendQueue:
             self._control_bytes += len(data)
 
     def own(self, data: bytes) -> None:
-        """Queue frames that open or reset a call because our side wants to: no replies, whatever the peer reads."""
+        """Queue frames by which a client opens or resets a call: no replies, whatever the peer reads."""
         self._own_bytes += len(data)
         self.control(data)
 

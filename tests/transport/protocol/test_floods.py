@@ -212,6 +212,16 @@ def test_resets_that_wait_to_be_sent_are_no_replies() -> None:
     assert len(wire.only(waited, wire.RST_STREAM)) == 200
 
 
+def test_resets_of_a_server_are_replies() -> None:
+    """A client could open calls on and on that the server resets, as those behind their deadlines, and read nothing."""
+    core = Peer(config=TransportConfig(control_backlog_bytes_max=1_024)).core
+    for stream_id in range(1, 401, 2):
+        core.receive_data(wire.headers(stream_id), 0.0)
+        if core.shutdown.failure is None:
+            core.outbound.reset(core.streams[stream_id])
+    assert "wait to be read" in str(core.shutdown.failure)
+
+
 def test_answers_to_calls_that_were_reset_and_forgotten_are_dropped() -> None:
     """Thousands of calls that share a deadline are reset at once; what was on its way is no fault of the server's."""
     peer = Peer(client=True)
