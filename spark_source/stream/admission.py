@@ -197,20 +197,24 @@ class Delay:
         self._last_s: float | None = None
 
     def waits(self, available: int, now_s: float) -> bool:
-        """Whether to wait; if not, the delay begins anew.
+        """Whether to wait.
 
         Args:
             available: Changes that there are.
             now_s: Seconds of a clock that never goes back.
         """
         limits = self._limits
-        if (
+        return (
             limits.rows_min is not None
             and available < limits.rows_min
             and self._last_s is not None
             and now_s < self._last_s + limits.delay_s
-        ):
-            return True
-        if available:
-            self._last_s = now_s
-        return False
+        )
+
+    def begin(self, now_s: float) -> None:
+        """Begin the delay of the next micro-batch: one is planned. Before that its planning may fail, and be repeated.
+
+        Args:
+            now_s: As for `waits`.
+        """
+        self._last_s = now_s

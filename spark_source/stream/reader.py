@@ -271,9 +271,12 @@ class _Planner:
         behind = self._logs.behind(begun.buckets)
         self._lease.resume(begun.lease_id, behind.kept)
         self.newest = begun.at(behind.ends).to_json()
-        if self._until is None and self._delay.waits(behind.changes, time.monotonic()):
+        now_s = time.monotonic()
+        if self._until is None and self._delay.waits(behind.changes, now_s):
             return start
         buckets = self._logs.admit(behind, self._until, limits)
+        if buckets != begun.buckets:
+            self._delay.begin(now_s)
         if start.phase == "initial":
             return StreamOffset(
                 phase="log",

@@ -171,10 +171,13 @@ def test_one_commit_at_a_time_is_the_oldest_of_all(times: list[int]) -> None:
 def test_a_minimum_is_waited_for_so_long() -> None:
     """Not by the first micro-batch; by later ones until there is enough, or the delay is over."""
     delay = Delay(Limits(rows_min=10, delay_s=60.0))
+    assert not delay.waits(3, 99.0)
     assert not delay.waits(3, 100.0)
+    delay.begin(100.0)
     assert delay.waits(3, 100.5)
     assert delay.waits(9, 159.0)
     assert not delay.waits(10, 159.5)
+    delay.begin(159.5)
     assert delay.waits(1, 200.0)
     assert not delay.waits(1, 219.5)
     assert not Delay(Limits()).waits(1, 0.0)

@@ -380,6 +380,39 @@ def test_a_micro_batch_waits_for_enough(server: RunningServer, table: Table, str
     assert len(stream.next() or []) == 20
 
 
+def test_the_first_micro_batch_does_not_wait_when_it_is_planned_again(
+    server: RunningServer, table: Table, streams: list[Stream], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the server goes away between two questions about it: an end that is the start would be no micro-batch."""
+    measure = trio_table.Table.measure_log
+    failed: list[object] = []
+
+    async def fail_once(
+        self: trio_table.Table, *args: Any, rows_max: int | None = None, **options: Any
+    ) -> object:
+        if rows_max is not None and not failed:
+            failed.append(rows_max)
+            raise ServerUnavailable("going down")
+        return await measure(self, *args, rows_max=rows_max, **options)
+
+    table.write(kv_rows(0, 10))
+    streams.append(
+        stream := Stream(
+            server,
+            table.name,
+            startingOffsets="earliest",
+            minRowsPerTrigger="20",
+            maxRowsPerTrigger="100",
+            maxTriggerDelay="24h",
+        )
+    )
+    monkeypatch.setattr(trio_table.Table, "measure_log", fail_once)
+    assert len(stream.next() or []) == 10
+    assert failed
+    table.write(kv_rows(10, 20))
+    assert stream.next() is None
+
+
 def test_columns_and_rows_are_chosen(server: RunningServer, table: Table, streams: list[Stream]) -> None:
     """`columns` and `where`, in the snapshot as in the changes; each change passes by its own row."""
     table.write(kv_rows(0, 10))
