@@ -222,6 +222,8 @@ class _Planner:
         self._load = load
         self._connect(patience(self._load))
         self._lease = LogLease(self._client, self._table.name, options.source.lease_ttl_s)
+        self._lease_id = new_lease_id()
+        """Of a query that begins here: begun twice, it has one lease."""
         self._delay = Delay(options.limits)
         self._until: dict[int, int] | None = None
         self._target: Positions | None = None
@@ -318,7 +320,7 @@ class _Planner:
             # A start at the end, or at a time behind it, is not before where the query stops.
             self._until = {bucket: max(offset, at[bucket].offset) for bucket, offset in self._until.items()}
         phase = "full" if isinstance(place, Full) else "log"
-        begun = StreamOffset(phase=phase, table_id=self._table.table_id, lease_id=new_lease_id(), buckets=at)
+        begun = StreamOffset(phase=phase, table_id=self._table.table_id, lease_id=self._lease_id, buckets=at)
         self._lease.hold(begun.lease_id, at)
         return begun
 
