@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -280,13 +281,7 @@ class _Planner:
         if buckets != begun.buckets:
             self._delay.begin(now_s)
         if start.phase == "initial":
-            return StreamOffset(
-                phase="log",
-                table_id=begun.table_id,
-                lease_id=begun.lease_id,
-                buckets=buckets,
-                first=begun.buckets,
-            )
+            return replace(begun, buckets=buckets, first=begun.buckets)
         return start if buckets == begun.buckets else start.at(buckets)
 
     def slices(self, start: StreamOffset, end: StreamOffset) -> list[Slice]:

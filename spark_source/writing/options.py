@@ -38,7 +38,6 @@ _OF_STREAMS: Final = frozenset(["checkpointlocation", "queryname"])
 """Spark's own, which it hands to the sink among the options."""
 
 _SPELLED: Final = {name.lower(): name for name in (*CONNECTION_OPTION_NAMES, *WRITE_OPTION_NAMES)}
-_KNOWN: Final = frozenset(_SPELLED)
 _ONLY_WRITES: Final = _OF_STREAMS | {name.lower() for name in WRITE_OPTION_NAMES}
 
 
@@ -76,7 +75,7 @@ class WriteOptions:
         """
         given = {name.lower(): value.strip() for name, value in options.items()}
         for name in options:
-            if name.lower() not in _KNOWN and not (streaming and name.lower() in _OF_STREAMS):
+            if name.lower() not in _SPELLED and not (streaming and name.lower() in _OF_STREAMS):
                 # The value may be a token that somebody meant to be kept.
                 raise SourceOptionError(name, None, _describe_unknown(name))
         if streaming:
