@@ -121,7 +121,8 @@ def ask(
     Args:
         options: Where.
         question: Calls that change nothing, or nothing more when they are made again.
-        connect: Makes the first connection.
+        connect: Makes the first connection. If it is another one than `open_client`, the second question is asked by
+            `ask_again`.
 
     Raises:
         ScannerError: As `connect` and `question` do; if both times, what the second one did. What the client has tried

@@ -53,7 +53,8 @@ class WeirDataSource(DataSource):
     leaseTtl : seconds, default 600
         Modes ``push`` and ``asof`` without ``asOf`` and ``leaseId``: the driver leases the table as it is when Spark
         plans, or as ``asOfTimestamp`` says; every task, retry and copy reads that state, and it is kept until so long
-        after the last task began or renewed it. 0: no lease; each task reads what is there when it begins.
+        after the last task began or renewed it. 0: no lease; each task reads what is there when it begins. Changes,
+        default 3600: how long the server keeps what a query has not read, after it ended or its driver died.
     splits : int, 1 to 1024, optional
         Modes ``push`` and ``asof``: tasks that share the keys of each bucket. One by default.
     targetSplitBytes : size, optional

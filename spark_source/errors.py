@@ -28,7 +28,7 @@ class SourceOptionError(SourceError):
     """An option of ``spark.read.format("weir")`` is unknown, missing or has a value that makes no sense.
 
     Args:
-        option: The option's name, spelled as the user spelled it.
+        option: The option's name, spelled as the documentation spells it; one that is unknown as the user did.
         value: The value as given; None if the option is missing.
         problem: One line: what is wrong and what is allowed.
     """

@@ -4,7 +4,7 @@ The planner process lives as long as the query: a thread of it renews the lease,
 micro-batch takes hours. The lease outlives the process by its time to live, so a query that is started anew finds its
 changes; its id stands in the offsets, so that it finds the lease, too.
 
-Invariant: the lease stands where the newest planned micro-batch begins, never behind it: Spark may have that planned
+Invariant: the lease stands where the newest planned micro-batch begins, and no further on: Spark may have that planned
 and read again until it has planned the next one.
 """
 
@@ -32,8 +32,8 @@ def log_targets(table: str, positions: Positions) -> list[LeaseTarget]:
 class LogLease:
     """Keeps a table's changelogs from some positions on.
 
-    Without room for another lease, or with a time to live of 0, nothing is kept but what the server's retention keeps,
-    and that is logged.
+    Without room for another lease nothing is kept but what the server's retention keeps, and that is logged. So it is
+    with a time to live of 0, as the user wants it, and that is not.
 
     Args:
         client: Of the planner; its calls may come from any thread.
