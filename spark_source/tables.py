@@ -120,7 +120,8 @@ class TableRead:
         Args:
             broadcast: Send a copy of all rows to each executor in a join, instead of shuffling the other side. None:
                 if the table takes no more stored bytes than ``spark.sql.autoBroadcastJoinThreshold``, since Spark
-                cannot ask a source written in Python how large it is.
+                cannot ask a source written in Python how large it is. Not of an offset or a time of the past: nobody
+                knows how large the table was.
 
         Raises:
             TableNotFound, ColumnNotFound: There is none; the message lists those there are.
@@ -136,9 +137,10 @@ class TableRead:
 
     def _is_small(self) -> bool:
         threshold = _bytes(self.spark.conf.get(_THRESHOLD))
-        if threshold <= 0:
-            return False
         options = SourceOptions.parse(self.options)
+        # A state of the past may have been much larger than the table is now, as before its rows were deleted.
+        if threshold <= 0 or options.as_of is not None or options.as_of_time is not None:
+            return False
         with PlainErrors():
             return ask(options, lambda client: _stored_bytes(client, options.table, threshold)) <= threshold
 
