@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import threading
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import trio
@@ -15,9 +16,12 @@ from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.proto.weir.v1 import tables_pb2
 from scanner.server.config import ScannerConfig
 from scanner.server.server import Server, open_server
+from scanner.storage.rocksdb.bucket import RocksBucket
+from scanner.storage.rocksdb.store import RocksStore
 from tests.support.scans import (
     TABLES,
     RawScan,
+    description,
     failure,
     filled_store,
     mutations,
@@ -25,11 +29,16 @@ from tests.support.scans import (
     sample,
     serving,
     stored_digest,
+    write,
+    write_request,
 )
 from transport import TransportConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
+
+    from scanner.storage.interface import PreparedCommit
 
 
 pytestmark = pytest.mark.socket
@@ -49,6 +58,15 @@ async def until(condition: Callable[[], bool]) -> None:
 async def parked(server: Server) -> None:
     """Wait until a scan is parked."""
     await until(lambda: server.statistics().scans_parked == 1)
+
+
+async def receive_for_a_second(scan: RawScan, clock: trio.testing.MockClock) -> None:
+    """Let a second go by, and take what comes of a scan."""
+    await trio.testing.wait_all_tasks_blocked(0.01)
+    clock.jump(1)
+    await trio.testing.wait_all_tasks_blocked(0.01)
+    with trio.move_on_after(0):
+        await scan.receive_all()
 
 
 def check_exact(scan: RawScan) -> None:
@@ -282,5 +300,70 @@ async def test_a_scan_waits_parked_for_room(mock_clock: trio.testing.MockClock) 
                 assert scan.heartbeats[-1].state == pb.Heartbeat.STATE_SCANNING
             await until(lambda: server.statistics().push_scans_open == 1)
             mock_clock.jump(1)
+            await scan.receive_all()
+    check_exact(scan)
+
+
+@pytest.mark.rocks
+async def test_a_scan_waits_parked_for_the_files_of_its_bucket(
+    tmp_path: Path, mock_clock: trio.testing.MockClock
+) -> None:
+    """They were closed for another bucket, and as many as the server may have are in use: it takes its turn."""
+    with RocksStore.open(tmp_path) as store:
+        store.create_table(description(buckets=2))
+        rows = mutations(store, "items", sample(range(ROWS)))
+        for index in range(2):
+            store.bucket("items", index).commit([rows])
+    config = ScannerConfig(buckets_open_max=1, snapshot_linger_s=0, heartbeat_interval_s=1)
+    async with serving(tmp_path, config) as (server, client):
+        async with open_scan(client) as scan:
+            await scan.receive()
+            await trio.testing.wait_all_tasks_blocked(0.01)
+            mock_clock.jump(5)
+            await parked(server)
+            async with open_scan(client, query=pb.ScanQuery(table="items", bucket=1)) as other:
+                await other.receive()
+                await scan.demand(ALL)
+                for _ in range(3):
+                    await receive_for_a_second(scan, mock_clock)
+                assert (scan.rows, server.statistics().scans_parked) == (0, 1)
+            # Upkeep may use the other bucket at the moment of a try.
+            while scan.end is None:
+                await receive_for_a_second(scan, mock_clock)
+    check_exact(scan)
+
+
+@pytest.mark.rocks
+async def test_a_scan_that_waits_for_a_commit_to_go_on_says_that_it_lives(
+    tmp_path: Path, mock_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may take long, as that of a whole share of a transaction does: a client would take the server for gone."""
+    with RocksStore.open(tmp_path) as store:
+        store.create_table(description())
+        store.bucket("items", 0).commit([mutations(store, "items", sample(range(ROWS)))])
+    commit, begun, let = RocksBucket.commit_prepared, threading.Event(), threading.Event()
+
+    def commit_when_let(bucket: RocksBucket, prepared: PreparedCommit, *args: Any, **kwargs: Any) -> None:
+        begun.set()
+        let.wait()
+        commit(bucket, prepared, *args, **kwargs)
+
+    monkeypatch.setattr(RocksBucket, "commit_prepared", commit_when_let)
+    async with serving(tmp_path, ScannerConfig(heartbeat_interval_s=1)) as (server, client):
+        async with open_scan(client) as scan, trio.open_nursery() as nursery:
+            await scan.receive()
+            await trio.testing.wait_all_tasks_blocked(0.01)
+            mock_clock.jump(5)
+            await parked(server)
+            try:
+                nursery.start_soon(write, client, write_request(sample([1])))
+                await until(begun.is_set)
+                await scan.demand(ALL)
+                beats = len(scan.heartbeats)
+                for _ in range(10):
+                    await receive_for_a_second(scan, mock_clock)
+                assert (len(scan.heartbeats) - beats >= 10, scan.rows) == (True, 0)
+            finally:
+                let.set()
             await scan.receive_all()
     check_exact(scan)

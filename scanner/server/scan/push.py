@@ -24,11 +24,11 @@ from __future__ import annotations
 import logging
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NoReturn
 
 import trio
 
-from scanner.errors import InternalError, ScannerError, SlowConsumer, TooManyScans
+from scanner.errors import InternalError, ScannerError, SlowConsumer, TooManyFiles, TooManyScans
 from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.server.fairness import (
     BEGINNING_ROUNDS,
@@ -436,11 +436,22 @@ class PushScan:
     async def _reopen(self) -> None:
         with self._stream.blocked_on(StallReason.STORAGE):
             try:
-                await self._scan.unpark()
-            except TooManyScans:
-                # It was admitted once, and does not fail for being slow: it waits for its turn.
+                # A commit may be under way, or a whole share of a transaction: that takes as long as it does.
+                await run_with_companion(self._scan.unpark, self._keep_beating)
+            except (TooManyScans, TooManyFiles):
+                # It was admitted once, and does not fail for being slow: it waits for its turn. Its bucket, which
+                # nobody has read meanwhile, may have closed its files for others.
                 await trio.sleep(min(self._limits.heartbeat_interval_s, REOPEN_INTERVAL_S))
         await self._send_heartbeat_if_due(pb.Heartbeat.STATE_SCANNING)
+
+    async def _keep_beating(self) -> NoReturn:
+        """Send heartbeats beside something that waits."""
+        interval_s = self._limits.heartbeat_interval_s
+        while True:
+            await self._send_heartbeat_if_due(pb.Heartbeat.STATE_SCANNING)
+            now = trio.current_time()
+            # It is due still where the peer takes nothing now.
+            await trio.sleep_until(self._heartbeat_at if self._heartbeat_at > now else now + interval_s)
 
     @property
     def _heartbeat_at(self) -> float:
