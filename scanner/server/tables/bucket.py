@@ -226,6 +226,7 @@ class ServedBucket:
         try:
             if not self.storage.readable:
                 await self._reopen(writable=False)
+                self.check_served()  # Who retires it has ended the scans that there were.
             yield
             if not upkeep:
                 self.used_at = trio.current_time()

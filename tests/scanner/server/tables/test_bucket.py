@@ -742,6 +742,41 @@ async def test_what_is_told_of_a_time_behind_a_failed_commit_stays_true(
         assert bucket.storage.offset_at(time_us) == 1
 
 
+@pytest.mark.rocks
+async def test_a_bucket_that_is_retired_while_its_storage_is_opened_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is opened behind the end of its scans: nobody would end it, and the drop would wait for it."""
+    let = trio.Event()
+
+    async def when_let(function: Callable[[], T]) -> T:
+        await let.wait()
+        return function()
+
+    async with bucket_with_a_failed_commit(tmp_path, monkeypatch) as bucket:
+        monkeypatch.setattr(bucket, "_run_blocking", when_let)
+        opened: list[OpenScan[KvSource]] = []
+        refused: list[ScannerError] = []
+
+        async def open_one() -> None:
+            try:
+                opened.append(await open_source(bucket))
+            except TableNotFound as error:
+                refused.append(error)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(open_one)
+            await wait_all_tasks_blocked()
+            nursery.start_soon(bucket.retire, TableNotFound("table 'items' was dropped"))
+            await wait_all_tasks_blocked()
+            let.set()
+            await wait_all_tasks_blocked()
+            ended = [scan.ended_by is not None for scan in opened]
+            for scan in opened:
+                scan.close()
+        assert (ended, len(refused)) == ([], 1)
+
+
 @asynccontextmanager
 async def bucket_with_a_failed_commit(
     path: Path, monkeypatch: pytest.MonkeyPatch
