@@ -434,6 +434,7 @@ class PushScan:
             self.stop(InternalError(f"the scan could not be parked: {error}"))
 
     async def _reopen(self) -> None:
+        tried_at = trio.current_time()
         with self._stream.blocked_on(StallReason.STORAGE):
             try:
                 # A commit may be under way, or a whole share of a transaction: that takes as long as it does.
@@ -441,7 +442,7 @@ class PushScan:
             except (TooManyScans, TooManyFiles):
                 # It was admitted once, and does not fail for being slow: it waits for its turn. Its bucket, which
                 # nobody has read meanwhile, may have closed its files for others.
-                await trio.sleep(min(self._limits.heartbeat_interval_s, REOPEN_INTERVAL_S))
+                await trio.sleep_until(tried_at + min(self._limits.heartbeat_interval_s, REOPEN_INTERVAL_S))
         await self._send_heartbeat_if_due(pb.Heartbeat.STATE_SCANNING)
 
     async def _keep_beating(self) -> NoReturn:
