@@ -351,10 +351,13 @@ class ServedBucket:
     async def close_unused(self) -> None:
         """Close storage and image as `close_idle` does, unless something must not run beside that now.
 
+        Snapshots that linger go with them: nobody may come back for them.
+
         Waits:
             For storage. Never for users of the bucket: they may be waiting for the caller.
         """
-        if self._is_idle(0) and not self._commits.locked():
+        if not (self._is_held or self._writes.unsettled or self._commits.locked()):
+            self.snapshots.clear()
             await self.close_idle(0)
 
     @property
@@ -371,7 +374,13 @@ class ServedBucket:
 
     @property
     def _is_read(self) -> bool:
-        return bool(len(self.snapshots) or self.point_reads) or any(not scan.parked for scan in self._scans)
+        return self._is_held or bool(self.snapshots.lingering)
+
+    @property
+    def _is_held(self) -> bool:
+        """Whether somebody reads it; who read what lingers may come back, or not."""
+        held = len(self.snapshots) > len(self.snapshots.lingering)
+        return held or bool(self.point_reads) or any(not scan.parked for scan in self._scans)
 
     def _is_idle(self, idle_s: float) -> bool:
         busy = self._is_read or self._writes.unsettled or self.storage.idle

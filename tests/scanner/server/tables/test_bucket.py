@@ -866,6 +866,26 @@ async def test_a_bucket_that_is_written_without_a_pause_gives_way(tmp_path: Path
 
 
 @pytest.mark.rocks
+async def test_a_snapshot_that_lingers_makes_room_for_files(tmp_path: Path) -> None:
+    """Its scan was cut off and may go on; the other bucket is needed now. One that is held keeps its files."""
+    with RocksStore.open(tmp_path) as store:
+        store.create_table(description(buckets=2))
+        async with trio.open_nursery() as nursery:
+            catalog = Catalog(store, ScannerConfig(buckets_open_max=1), nursery, inline)
+            table = await catalog.table("items")
+            read = await catalog.bucket(table, 0)
+            async with read.between_commits():
+                hold = read.snapshots.current()
+            with pytest.raises(TooManyFiles):
+                await catalog.bucket(table, 1)
+            hold.release()
+            assert len(read.snapshots.lingering) == 1
+            other = await catalog.bucket(table, 1)
+            assert (len(read.snapshots), read.is_open, other.is_open) == (0, False, True)
+            nursery.cancel_scope.cancel()
+
+
+@pytest.mark.rocks
 async def test_nobody_waits_for_room_that_a_failed_bucket_cannot_give(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
