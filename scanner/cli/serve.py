@@ -172,7 +172,7 @@ def serve(
     # Rows are in files that RocksDB makes whenever it likes; nobody else is to read them.
     os.umask(0o077)
     if os.getpid() == 1:
-        # In a container orphans, as of a health check that was cut short, are its children: the kernel is to bury them.
+        # In a container orphans, as of a health check that was cut short, become its children: the kernel reaps them.
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     if metrics_host is not None and metrics_port is None:
         fail("--metrics-host needs --metrics-port: no metrics are served without it")

@@ -1,4 +1,4 @@
-"""Descriptors that are full: one whose writer waits, and one whose writer has something better to do.
+"""Files whose descriptors may be full: one waits until its data is taken, the other gives up.
 
 O_NONBLOCK belongs to the open file and not to the descriptor: whoever shares the terminal, pipe or socket, as Node does
 with the commands that it starts, sets it for us, too. Unsetting it would unset it for them.
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 PATIENCE_S: Final = 1.0
 """How long a server waits for whoever reads its log. Nothing is served meanwhile, and no peer takes it for dead."""
 _IMPATIENT_S: Final = 60.0
-"""How long it does not wait again then: a reader that is always late would hold it up again and again."""
+"""After such a wait none for so long: a reader that is always late would hold the server up again and again."""
 
 
 def takes_more(descriptor: int, wait_s: float = 0.0) -> bool:

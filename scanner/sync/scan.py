@@ -164,7 +164,7 @@ class Scan(ScanBuilder):
         Raises:
             ExtraMissing: polars is not installed; nothing was read.
             ArgumentInvalid: The scan is endless.
-            SchemaMismatch: A column is of decimals that polars has not; nothing was read. Or a time in seconds is too
+            SchemaMismatch: polars does not have a column's decimals; nothing was read. Or a time in seconds is too
                 far away for polars, which counts milliseconds.
             ScannerError: The scan failed.
         """
@@ -194,7 +194,7 @@ def _is_exact_as_float(column: pa.ChunkedArray) -> bool:
 
 
 def _require_decimals(schema: pa.Schema) -> None:
-    """Refuse decimals of which polars says that there are none, and not in which column.
+    """Refuse decimals that polars does not have: its own error names no column.
 
     Raises:
         SchemaMismatch: A column is of such a type.

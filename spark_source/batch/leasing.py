@@ -200,7 +200,7 @@ class TaskLease:
     Args:
         client: Of the task.
         lease_ids: What keeps the state that is read; none: nothing has to be kept.
-        ttl_s: Time to live of the leases, seconds; of none of them it does not matter.
+        ttl_s: Time to live of the leases, seconds; ignored if there are none.
         clock: Tells monotonic seconds.
     """
 

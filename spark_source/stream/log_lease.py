@@ -32,8 +32,8 @@ def log_targets(table: str, positions: Positions) -> list[LeaseTarget]:
 class LogLease:
     """Keeps a table's changelogs from some positions on.
 
-    Without room for another lease nothing is kept but what the server's retention keeps, and that is logged. So it is
-    with a time to live of 0, as the user wants it, and that is not.
+    Without room for another lease nothing is kept but what the server's retention keeps, and that is logged. With a
+    time to live of 0, which the user asks for, nothing is kept either, and nothing is logged.
 
     Args:
         client: Of the planner; its calls may come from any thread.
