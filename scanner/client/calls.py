@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import Message
 
 from scanner.client.failures import translated
 from scanner.client.retries import retried
 from scanner.errors import DataCorrupted, ScannerError
 from scanner.wire import methods
+from scanner.wire.answers import parse_answer
+from scanner.wire.seals import sealed
 from scanner.wire.tables import description_from_proto
 
 if TYPE_CHECKING:
@@ -48,19 +50,16 @@ async def call_unary(
         The call is reset; the server may have done it.
     """
     method = path.rpartition("/")[2]
-    sent = request if callable(request) else request.SerializeToString()
+    encode = request if callable(request) else request.SerializeToString
 
     async def call() -> Any:
         with translated(method):
-            return await connection.call(path, sent, retries=retries)
+            return await connection.call(path, lambda: sealed(encode()), retries=retries)
 
     # A first call says at once that nobody is there, as one does that cannot connect.
     repeatable = method in methods.READS and connection.has_answered
     answer = await (retried(connection.attempts(retries), call) if repeatable else call())
-    try:
-        return reply.FromString(bytes(answer))
-    except DecodeError as error:
-        raise DataCorrupted(f"the answer to {method} cannot be read: {error}") from error
+    return parse_answer(reply, answer, f"the answer to {method}")
 
 
 def require_about(method: str, asked: object, told: object) -> None:

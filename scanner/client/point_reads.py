@@ -24,7 +24,6 @@ from scanner.client.calls import call_unary
 from scanner.client.request_rows import REQUEST_ROWS_MAX, conformed
 from scanner.client.retries import retried
 from scanner.client.scan.builder import offsets_by_bucket
-from scanner.data.digest import checksum
 from scanner.data.keys import KeyCodec, buckets_of
 from scanner.errors import ArgumentInvalid, DataCorrupted, KeyInvalid, TableNotFound
 from scanner.proto.weir.v1 import tables_pb2 as pb
@@ -170,11 +169,9 @@ async def get_rows(
         if piece.num_rows > rows_max:
             pieces.appendleft(piece.slice(rows_max))
             piece = piece.slice(0, rows_max)
-        stream = encode_stream(piece)
         request = pb.GetRequest(
             table=table.name,
-            keys=stream,
-            crc32c=checksum(stream),
+            keys=encode_stream(piece),
             columns=schema.names,
             as_of=collected.states.values(),
             table_id=table_id,

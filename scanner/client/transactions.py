@@ -18,7 +18,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import Message
 
 from scanner.client.arguments import flag, require_kind, require_text, whole_number
 from scanner.client.arrow_input import Rows, read_arrow
@@ -28,12 +28,13 @@ from scanner.client.failures import as_write_error
 from scanner.client.offsets import OffsetRange
 from scanner.client.request_rows import conformed
 from scanner.client.retries import retried
-from scanner.data.digest import checksum
 from scanner.data.table import TableDescription
 from scanner.errors import ArgumentInvalid, DataCorrupted, ScannerError, ServerUnavailable
 from scanner.proto.weir.v1 import transactions_pb2 as pb
 from scanner.wire import methods
+from scanner.wire.answers import parse_answer
 from scanner.wire.batches import encode_stream
+from scanner.wire.seals import sealed
 from transport import Stream, TransportError
 
 if TYPE_CHECKING:
@@ -443,7 +444,7 @@ class PartWriter:
                 if not self._finished:
                     await self._begin()
                     finish = pb.StageRequest(finish=pb.StageFinish(rows=self._rows))
-                    await self._stream.send(finish.SerializeToString())
+                    await self._stream.send(sealed(finish.SerializeToString()))
                     self._finished = True
                     await self._stream.send_end()
                 answer = await self._stream.receive()
@@ -463,10 +464,10 @@ class PartWriter:
         try:
             await self._begin()
             for piece in pieces:
-                stream = encode_stream(piece)
-                rows_of = pb.StageRows(operation=operation, arrow_stream=stream, crc32c=checksum(stream))
-                request = pb.StageRequest(rows=rows_of)
-                await self._stream.send(request.SerializeToString())
+                request = pb.StageRequest(
+                    rows=pb.StageRows(operation=operation, arrow_stream=encode_stream(piece))
+                )
+                await self._stream.send(sealed(request.SerializeToString()))
                 self._rows += piece.num_rows
         except TransportError as error:
             raise await self._failure(error) from error
@@ -474,15 +475,12 @@ class PartWriter:
     async def _begin(self) -> None:
         opening, self._opening = self._opening, None
         if opening is not None:
-            await self._stream.send(pb.StageRequest(open=opening).SerializeToString())
+            await self._stream.send(sealed(pb.StageRequest(open=opening).SerializeToString()))
 
     def _read(self, answer: Buffer | None) -> Staged:
         if answer is None:
             raise ServerUnavailable("the server ended the stage before it said that it is durable")
-        try:
-            reply = pb.StageResponse.FromString(bytes(answer))
-        except DecodeError as error:
-            raise DataCorrupted(f"the answer to a stage cannot be read: {error}") from error
+        reply = parse_answer(pb.StageResponse, answer, "the answer to a stage")
         if reply.HasField("stage"):
             require_about("Stage", self._session.hex(), reply.stage.session.hex())
         if reply.rows != self._rows:

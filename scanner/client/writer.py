@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import pyarrow as pa
 import trio
-from google.protobuf.message import DecodeError
 
 from scanner.client.arrow_input import Rows, read_arrow
 from scanner.client.connection import Connection, Lasting
@@ -37,7 +36,6 @@ from scanner.client.request_rows import (
     request_scale,
 )
 from scanner.client.writer_ids import WriterId
-from scanner.data.digest import checksum
 from scanner.data.table import TableDescription
 from scanner.errors import (
     ArgumentInvalid,
@@ -48,7 +46,9 @@ from scanner.errors import (
 )
 from scanner.proto.weir.v1 import tables_pb2 as pb
 from scanner.wire import methods
+from scanner.wire.answers import parse_answer
 from scanner.wire.batches import encode_stream
+from scanner.wire.seals import sealed
 from transport import TransportError
 
 if TYPE_CHECKING:
@@ -251,17 +251,15 @@ class Writer:
         self._opened = True
 
     async def _send(self, batch: pa.RecordBatch) -> None:
-        stream = encode_stream(batch)
         request = pb.WriteRequest(
             table=self._table.name,
             table_id=self._table_id,
             operation=self._operation,
-            arrow_stream=stream,
+            arrow_stream=encode_stream(batch),
             writer_id=self._writer_id.octets,
             sequence=self._writer_id.next_sequence(),
-            crc32c=checksum(stream),
         )
-        sent = _Sent(request.sequence, batch.num_rows, request.SerializeToString())
+        sent = _Sent(request.sequence, batch.num_rows, sealed(request.SerializeToString()))
         try:
             if not self._opened:
                 await self._open_stream(retries=None)
@@ -343,10 +341,7 @@ class Writer:
     def _acknowledge(self, message: Buffer | None) -> None:
         if message is None:
             raise ServerUnavailable(f"the server ended {self._what} before it acknowledged everything")
-        try:
-            response = pb.WriteResponse.FromString(bytes(message))
-        except DecodeError as error:
-            raise DataCorrupted(f"an acknowledgement of {self._what} cannot be read: {error}") from error
+        response = parse_answer(pb.WriteResponse, message, f"an acknowledgement of {self._what}")
         sent = self._in_flight[0]
         self._numbered = bool(response.sequence)
         if not self._numbered and sent.times > 1:

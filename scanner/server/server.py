@@ -59,6 +59,7 @@ from scanner.storage.rocksdb.store import RocksStore
 from scanner.tasks import RunBlocking, bare, in_thread, inline
 from scanner.wire import methods
 from scanner.wire.queries import require_short
+from scanner.wire.seals import sealed_like
 from scanner.wire.statuses import errors_as_statuses, streaming, to_call_failed
 from transport import ServerStream, TransportConfig, host_port
 
@@ -383,7 +384,7 @@ def _all_unary(prefix: str, answers: Mapping[str, _Answer], bytes_max: int) -> d
 def _unary(answer: _Answer, bytes_max: int | None) -> transport.Handler:
     async def parse_and_answer(request: Buffer, stream: ServerStream) -> bytes:
         require_short(request, bytes_max)
-        return await answer(request, stream)
+        return sealed_like(request)(await answer(request, stream))
 
     async def handle(request: Buffer, stream: ServerStream) -> bytes:
         return await errors_as_statuses(functools.partial(parse_and_answer, request, stream), stream.path)

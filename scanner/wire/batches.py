@@ -41,6 +41,7 @@ from scanner.data.digest import checksum
 from scanner.errors import ArgumentInvalid, DataCorrupted
 from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.wire.fields import read_varint
+from scanner.wire.seals import require_unbroken_answer
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -231,6 +232,7 @@ def decode_scan_response(message: Buffer) -> RowBatch | pb.ScanResponse:
             size, start = read_varint(view, 1)
             if start + size == len(view):
                 return _row_batch(view, start)
+        require_unbroken_answer(view)
         response = pb.ScanResponse.FromString(bytes(view))
     except (DecodeError, IndexError, ValueError) as error:
         raise DataCorrupted(f"a response of the scan cannot be read: {error}") from error

@@ -16,6 +16,7 @@ from scanner.data.keys import KeyRange
 from scanner.errors import ArgumentInvalid
 from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.wire.predicates import predicate_from_proto, predicate_to_proto
+from scanner.wire.seals import require_unbroken_request
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -142,11 +143,13 @@ def parse_request(kind: type[_Message], message: Buffer | None, bytes_max: int |
         bytes_max: See `require_short`.
 
     Raises:
-        ArgumentInvalid: There is none, or the bytes are not that message, or too many.
+        ArgumentInvalid: There is none, or the bytes are not that message, or too many, or it was changed on its way, as
+            its seal shows.
     """
     if message is None:
         raise ArgumentInvalid("the call ended without a request")
     require_short(message, bytes_max)
+    require_unbroken_request(message)
     parsed = kind()
     try:
         parsed.MergeFromString(message)  # type: ignore[arg-type]  # Any buffer will do; the stubs say bytes.

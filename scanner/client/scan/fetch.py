@@ -26,6 +26,7 @@ from scanner.client.scan.pull import PagesAhead
 from scanner.client.scan.turns import Delivery
 from scanner.errors import ScannerError, ServerUnavailable
 from scanner.wire import methods
+from scanner.wire.seals import sealed
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -109,7 +110,7 @@ class LogFetcher:
             self._hand_off.put(Delivery(each.bucket, each.batch, each.size, consumed, each.position))
 
     async def _call(self) -> Buffer:
-        request = self._receiver.next_request().SerializeToString()
+        request = sealed(self._receiver.next_request().SerializeToString())
         with translated(f"the scan of {self._what}"):
             async with self._connection.client() as client:
                 self._progress.requests += 1

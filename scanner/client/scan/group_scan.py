@@ -28,7 +28,6 @@ from typing import Final
 
 import pyarrow as pa
 import trio
-from google.protobuf.message import DecodeError
 
 from scanner.client.arguments import require_kind
 from scanner.client.calls import call_unary, require_about
@@ -46,7 +45,6 @@ from scanner.client.scan.statistics import BucketProgress
 from scanner.client.scan.table_scan import check_plan
 from scanner.errors import (
     ArgumentInvalid,
-    DataCorrupted,
     GroupEpochStale,
     InternalError,
     OffsetOutOfRange,
@@ -58,6 +56,8 @@ from scanner.errors import (
 from scanner.proto.weir.v1 import groups_pb2 as pb
 from scanner.tasks import bare, run_with_companion
 from scanner.wire import methods
+from scanner.wire.answers import parse_answer
+from scanner.wire.seals import sealed
 from transport import ReceiveCredit, Stream
 
 _INSTANCE_BYTES: Final = 16
@@ -461,7 +461,7 @@ class GroupBatches:
             self._connection.client(lasting=Lasting.FOR_EVER) as client,
             client.open_stream(methods.JOIN) as stream,
         ):
-            await stream.send(pb.JoinRequest(join=join).SerializeToString())
+            await stream.send(sealed(pb.JoinRequest(join=join).SerializeToString()))
             await run_with_companion(
                 functools.partial(self._listen, stream, attempts), functools.partial(self._speak, stream)
             )
@@ -487,10 +487,7 @@ class GroupBatches:
             message = await stream.receive()
             if message is None:
                 return None
-            try:
-                return pb.JoinResponse.FromString(bytes(message))
-            except DecodeError as error:
-                raise DataCorrupted(f"a response to the membership cannot be read: {error}") from error
+            return parse_answer(pb.JoinResponse, message, "a response to the membership")
         raise ServerUnavailable(
             f"the server said nothing to a member of {self._what} for {self._session_s:g} s"
         )
@@ -508,7 +505,7 @@ class GroupBatches:
                 request = pb.JoinRequest(release=pb.Release(buckets=held))
             else:
                 request = pb.JoinRequest(alive=pb.Alive())
-            await stream.send(request.SerializeToString())
+            await stream.send(sealed(request.SerializeToString()))
 
     def _take_assignment(self, assignment: pb.Assignment) -> None:
         now = {each.bucket: each for each in assignment.buckets}

@@ -31,6 +31,7 @@ from scanner.client.scan.sequence import no_rows
 from scanner.client.scan.turns import Delivery
 from scanner.errors import ScanIncomplete, ScannerError, TooManyScans
 from scanner.tasks import bare
+from scanner.wire.seals import sealed
 from transport import TransportError
 
 if TYPE_CHECKING:
@@ -261,7 +262,9 @@ class BucketFetcher:
             async with self._connection.client() as client:
                 self._progress.requests += 1
                 answer: Buffer = await client.call(
-                    self._path, request.SerializeToString(), on_stalls=self._progress.add_server_stalls
+                    self._path,
+                    sealed(request.SerializeToString()),
+                    on_stalls=self._progress.add_server_stalls,
                 )
                 return answer
 
@@ -271,7 +274,7 @@ class BucketFetcher:
         try:
             async with self._connection.client() as client, client.open_stream(self._path) as stream:
                 self._progress.requests += 1
-                await stream.send(request.SerializeToString())
+                await stream.send(sealed(request.SerializeToString()))
                 answer = await stream.receive()
                 if answer is None:
                     raise ScanIncomplete(f"the scan of {self._what} was opened without an answer")

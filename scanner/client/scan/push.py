@@ -33,6 +33,7 @@ from scanner.client.scan.turns import Delivery
 from scanner.errors import Draining, ScannerError, ServerUnavailable, TooManyFiles, TooManyScans
 from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.wire import methods
+from scanner.wire.seals import sealed
 from transport import TransportError
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ _SILENCE_GRACE_S: Final = 5.0
 
 def demand_message(bytes_limit: int) -> bytes:
     """The request that grants credit up to `bytes_limit`, cumulative message bytes."""
-    return pb.ScanRequest(demand=pb.Demand(bytes_limit=bytes_limit)).SerializeToString()
+    return sealed(pb.ScanRequest(demand=pb.Demand(bytes_limit=bytes_limit)).SerializeToString())
 
 
 class BucketReceiver:
@@ -173,7 +174,7 @@ class BucketReceiver:
                 self._progress.requests += 1
                 request = self._receiver.begin_stream(self._scan_open)
                 try:
-                    await stream.send(pb.ScanRequest(open=request).SerializeToString())
+                    await stream.send(sealed(pb.ScanRequest(open=request).SerializeToString()))
                     # In one write with the open: no row comes without credit.
                     if self._one_call:
                         self._one_call = False

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from scanner.server.scan.idle_tails import IdleTails
     from scanner.server.scan.interface import BatchLimits, PushedScan
     from scanner.server.scan.park_timer import ParkTimer
+    from scanner.wire.seals import Seal
     from transport import ServerStream
 
 
@@ -72,6 +73,8 @@ class PushLimits:
     """The longest silence of a scan that waits for a commit and has said where it is; not below the other."""
     park_after_s: float
     """The longest time for which storage is held and nothing can be sent."""
+    seal: Seal
+    """Of what is said beside the rows."""
 
 
 class PushScan:
@@ -470,10 +473,10 @@ class PushScan:
     def _heartbeat(self, state: pb.Heartbeat.State) -> bytes:
         heartbeat = self._pushed.heartbeat()
         heartbeat.state = state
-        return pb.ScanResponse(heartbeat=heartbeat).SerializeToString()
+        return self._limits.seal(pb.ScanResponse(heartbeat=heartbeat).SerializeToString())
 
     async def _send(self, response: pb.ScanResponse) -> None:
-        await self._stream.send(response.SerializeToString())
+        await self._stream.send(self._limits.seal(response.SerializeToString()))
         self._sent()
         # So a tail says soon that it waits: to be cut after that does not use its retries up.
         self._moved = True

@@ -20,6 +20,7 @@ from scanner.server.auth.audit import AuditEvent
 from scanner.server.fairness import DEMAND_TURNS, pass_turn
 from scanner.tasks import run_with_companion
 from scanner.wire.queries import meant_table_id, parse_request
+from scanner.wire.seals import sealed_like
 from scanner.wire.statuses import for_peers
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from scanner.server.counters import Activity
     from scanner.server.groups.coordinator import Member, ReaderGroup
     from scanner.server.groups.registry import ReaderGroups
+    from scanner.wire.seals import Seal
     from transport import ServerStream
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_.:-]{1,100}")
@@ -81,7 +83,8 @@ class GroupService:
             ScannerError: The group could not be joined, or its table was dropped.
             TransportError: The stream or the connection is gone.
         """
-        request = await self._receive_join(stream)
+        message = await stream.receive()
+        request = _read_join(message)
         authorize(stream, Right.READ, request.table, lasting=True)
         group, member = await self._groups.join(
             request.table, request.group, request.member, request.instance, meant_table_id(request)
@@ -91,7 +94,7 @@ class GroupService:
                 raise self._drained_by
             await run_with_companion(
                 functools.partial(self._receive_all, stream, group, member),
-                functools.partial(self._send_all, stream, group, member),
+                functools.partial(self._send_all, stream, group, member, sealed_like(message)),
             )
         finally:
             group.remove(member)
@@ -182,30 +185,14 @@ class GroupService:
         audit_call(self._activity, event, stream, table=message.table, group=message.group)
         return pb.DeleteGroupResponse(group=_name_of(message)).SerializeToString()
 
-    async def _receive_join(self, stream: ServerStream) -> pb.Join:
-        message = await stream.receive()
-        request = pb.JoinRequest()
-        if message is not None:
-            request = parse_request(pb.JoinRequest, message, _JOIN_BYTES_MAX)
-        if not request.HasField("join"):
-            raise ArgumentInvalid("the first message of a membership is its join")
-        join = request.join
-        _checked(join.group, "group")
-        _checked(join.member, "member")
-        if len(join.instance) != _INSTANCE_BYTES:
-            raise ArgumentInvalid(
-                f"the instance of a member has {_INSTANCE_BYTES} octets, not {len(join.instance)}"
-            )
-        return join
-
-    async def _send_all(self, stream: ServerStream, group: ReaderGroup, member: Member) -> None:
+    async def _send_all(self, stream: ServerStream, group: ReaderGroup, member: Member, seal: Seal) -> None:
         timeout_ms = max(1, round(min(self._config.group_session_timeout_s, _TOLD_S_MAX) * 1000))
         joined = pb.JoinResponse(joined=pb.Joined(session_timeout_ms=timeout_ms, instance=member.instance))
-        await stream.send(joined.SerializeToString())
+        await stream.send(seal(joined.SerializeToString()))
         told = None
         while member.ended_by is None:
             if member.take_alive():
-                await stream.send(pb.JoinResponse(alive=pb.Alive()).SerializeToString())
+                await stream.send(seal(pb.JoinResponse(alive=pb.Alive()).SerializeToString()))
             assigned, more = group.assignment(member), group.more(member)
             if (assigned, more) == told:
                 await member.wait_change()
@@ -222,7 +209,7 @@ class GroupService:
                 for each in assigned
             ]
             response = pb.JoinResponse(assignment=pb.Assignment(buckets=buckets, more=more))
-            await stream.send(response.SerializeToString())
+            await stream.send(seal(response.SerializeToString()))
         raise member.ended_by
 
     async def _receive_all(self, stream: ServerStream, group: ReaderGroup, member: Member) -> None:
@@ -249,6 +236,27 @@ class GroupService:
         raise GroupMemberExpired(
             f"member {member.name} said nothing for {timeout_s:g} s; its buckets go to others"
         )
+
+
+def _read_join(message: Buffer | None) -> pb.Join:
+    """Read the first message of a membership; None: there was none.
+
+    Raises:
+        ArgumentInvalid: It is not a join, or makes no sense.
+    """
+    request = pb.JoinRequest()
+    if message is not None:
+        request = parse_request(pb.JoinRequest, message, _JOIN_BYTES_MAX)
+    if not request.HasField("join"):
+        raise ArgumentInvalid("the first message of a membership is its join")
+    join = request.join
+    _checked(join.group, "group")
+    _checked(join.member, "member")
+    if len(join.instance) != _INSTANCE_BYTES:
+        raise ArgumentInvalid(
+            f"the instance of a member has {_INSTANCE_BYTES} octets, not {len(join.instance)}"
+        )
+    return join
 
 
 def _name_of(

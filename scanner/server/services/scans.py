@@ -17,9 +17,12 @@ from scanner.server.scan.resumes import OF_CHANGES, offset_to_resume, parse_resu
 from scanner.server.scan.scan_log import recorded
 from scanner.server.scan.tokens import MODEL_PUSH
 from scanner.wire.fields import require_few_fields
+from scanner.wire.seals import sealed_like
 from transport import StallReason
 
 if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
     from scanner.server.config import ScannerConfig
     from scanner.server.counters import Activity
     from scanner.server.groups.coordinator import GroupScan, ReaderGroup
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
     from scanner.server.scan.park_timer import ParkTimer
     from scanner.server.scan.resumes import TokenReader
     from scanner.wire.queries import ScanQuery
+    from scanner.wire.seals import Seal
     from transport import ServerStream
 
     OpenedScan: TypeAlias = KvScan | LogScan | HybridScan
@@ -151,7 +155,9 @@ class ScanService:
             ScannerError: The scan was refused, or failed.
             TransportError: The stream or the connection is gone.
         """
-        request = await self._receive_open(stream)
+        message = await stream.receive()
+        request = self._read_open(message)
+        limits = self._limits(request, sealed_like(message))
         self._check(request)
         query = self._opener.read_query(request.query)
         authorize(stream, Right.READ, query.table, lasting=True)
@@ -165,9 +171,9 @@ class ScanService:
             if request.group:
                 group = await self._groups.group(query.table, request.group, query.table_id)
                 async with group.admitted(query.bucket, request.group_epoch) as admitted:
-                    push = await self._serve(stream, request, query, (group, admitted))
+                    push = await self._serve(stream, request, query, limits, (group, admitted))
             else:
-                push = await self._serve(stream, request, query)
+                push = await self._serve(stream, request, query, limits)
         finally:
             self._opened -= 1
         await self._see_off(push)
@@ -177,6 +183,7 @@ class ScanService:
         stream: ServerStream,
         request: pb.ScanOpen,
         query: ScanQuery,
+        limits: PushLimits,
         admission: tuple[ReaderGroup, GroupScan] | None = None,
     ) -> PushScan:
         """Open a scan, run and close it."""
@@ -190,15 +197,14 @@ class ScanService:
                 opened.group_epoch = request.group_epoch
                 await group.begin(query.bucket, admitted.epoch, opened.scan.source.next_offset)
                 admitted.occupy(opened.scan)
-            push = await self._run(stream, request, opened)
+            push = await self._run(stream, request, opened, limits)
             cut_off = False
             return push
         finally:
             # A client that was cut off may come back.
             opened.scan.close(linger=cut_off)
 
-    async def _receive_open(self, stream: ServerStream) -> pb.ScanOpen:
-        message = await stream.receive()
+    def _read_open(self, message: Buffer | None) -> pb.ScanOpen:
         if message is None:
             raise ArgumentInvalid("the stream ended before its scan was opened")
         # The scan keeps what is parsed, and each of these would take forty times its octets of it.
@@ -289,10 +295,10 @@ class ScanService:
             query, principal, stop, as_of=as_of, history=request.as_of_history or None
         )
 
-    async def _run(self, stream: ServerStream, request: pb.ScanOpen, opened: OpenedScan) -> PushScan:
-        push = PushScan(
-            stream, opened, self._limits(request), self._idle_tails, self._park_timer, self._turns
-        )
+    async def _run(
+        self, stream: ServerStream, request: pb.ScanOpen, opened: OpenedScan, limits: PushLimits
+    ) -> PushScan:
+        push = PushScan(stream, opened, limits, self._idle_tails, self._park_timer, self._turns)
         name = (principal_of(stream).name, request.stream_id)
         if request.stream_id:
             dead = self._named.get(name)
@@ -323,7 +329,7 @@ class ScanService:
         finally:
             self._ended.discard(push)
 
-    def _limits(self, request: pb.ScanOpen) -> PushLimits:
+    def _limits(self, request: pb.ScanOpen, seal: Seal) -> PushLimits:
         config = self._config
         return PushLimits(
             batch=BatchLimits(
@@ -335,4 +341,5 @@ class ScanService:
                 config.idle_interval_s if request.source in OF_CHANGES else config.heartbeat_interval_s
             ),
             park_after_s=config.park_after_s,
+            seal=seal,
         )

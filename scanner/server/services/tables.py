@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from scanner.server.tables.catalog import Catalog
     from scanner.server.tables.write_memory import WriteMemory
     from scanner.server.tables.write_queue import PendingWrite
+    from scanner.wire.seals import Seal
     from transport import ServerStream
 
 _LIST_PAGE_BYTES: Final = 2 * 1024 * 1024
@@ -55,6 +56,8 @@ class _Submitted:
     """By bucket, ascending."""
     sequence: int
     """Its number; 0: it has none."""
+    seal: Seal
+    """Of its answer."""
 
     async def wait_durable(self) -> dict[int, tuple[int, int]]:
         """Wait until all of it is settled.
@@ -313,7 +316,7 @@ class TablesService:
             for index, (start, end) in durable.items():
                 if start < end:
                     response.ranges.add(bucket=index, start_offset=start, end_offset=end)
-            await stream.send(response.SerializeToString())
+            await stream.send(answer.seal(response.SerializeToString()))
 
     async def _submit(self, request: WriteCall, stream: ServerStream) -> _Submitted:
         authorize(stream, Right.WRITE, request.table)
@@ -347,7 +350,7 @@ class TablesService:
             raise
         if not writes:
             share.release()
-        submitted = _Submitted(writes, 0 if request.number is None else request.number.sequence)
+        submitted = _Submitted(writes, 0 if request.number is None else request.number.sequence, request.seal)
         if refusal is not None:
             await submitted.wait_durable()  # No request behind one that is refused is taken.
         return submitted

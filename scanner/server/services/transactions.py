@@ -24,6 +24,7 @@ from scanner.storage.transactions import SESSION_BYTES, mutation_frames
 from scanner.wire.batches import require_unchanged
 from scanner.wire.fields import require_few_fields
 from scanner.wire.queries import meant_table_id, parse_request
+from scanner.wire.seals import sealed_like
 from transport import StallReason
 
 if TYPE_CHECKING:
@@ -76,7 +77,8 @@ class TransactionService:
             ScannerError: Nothing was kept.
             TransportError: The stream or the connection is gone; nothing was kept, unless it was complete.
         """
-        opening = _parsed(await stream.receive(), "open", bytes_max=_OPENING_BYTES_MAX).open
+        message = await stream.receive()
+        opening = _parsed(message, "open", bytes_max=_OPENING_BYTES_MAX).open
         key = _version_of(opening.version)
         authorize(stream, Right.WRITE, key.table)
         if len(opening.session) != SESSION_BYTES:
@@ -85,7 +87,7 @@ class TransactionService:
         async with self._catalog.unless_dropped(key.table, key.table_id):
             rows, size, decided = await self._stage(stream, key, attempt, opening.session)
         response = pb.StageResponse(rows=rows, bytes=size, decided=decided, stage=opening)
-        await stream.send(response.SerializeToString())
+        await stream.send(sealed_like(message)(response.SerializeToString()))
 
     async def publish(self, request: Buffer, stream: ServerStream) -> bytes:
         """Decide a version, and answer when it is applied.

@@ -25,12 +25,14 @@ from scanner.storage.writers import SEQUENCE_MAX, WRITER_ID_BYTES, RequestNumber
 from scanner.wire.batches import require_text, require_unchanged
 from scanner.wire.fields import require_few_fields
 from scanner.wire.queries import meant_table_id, parse_request
+from scanner.wire.seals import sealed_like
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from scanner.data.rows import RowCodec
     from scanner.data.table import TableDescription
+    from scanner.wire.seals import Seal
 
 _MUTATION_BYTES: Final = 200
 """Of a mutation beside what it writes: its Python objects while it is committed."""
@@ -80,6 +82,8 @@ class WriteCall:
     """The only table that is meant; None: whichever has the name."""
     number: RequestNumber | None = None
     """By which it is recognised if it comes again; None: it is not."""
+    seal: Seal = bytes
+    """Of its answer."""
 
     @classmethod
     def parse(cls, message: Buffer) -> WriteCall:
@@ -98,6 +102,7 @@ class WriteCall:
             request.arrow_stream,
             meant_table_id(request),
             _number_of(request),
+            sealed_like(message),
         )
 
     @cached_property
