@@ -193,6 +193,14 @@ class BucketInspection:
                 f"{known.end - end} acknowledged changes",
                 "restore a newer copy, if there is one; the next write records the loss, and goes on without them",
             )
+        elif known is not None and not known.is_reached(end, contents.sequence):
+            yield Finding(
+                Severity.ERROR,
+                where,
+                "the newest commits, which changed no row, are not there, or this is an older copy",
+                "what the bucket was told last of reader groups, transactions and writers",
+                "restore a newer copy, if there is one; the next write goes on without them",
+            )
         elif known is None and path.exists():
             yield Finding(
                 Severity.WARNING,

@@ -199,6 +199,8 @@ class Contents:
     """Whether range and lineage could be read; else they are empty."""
     log_range: LogRange = EMPTY_RANGE
     lineage: Lineage = field(default_factory=Lineage)
+    sequence: int = 0
+    """RocksDB's number of the newest change, in rows, log or meta."""
     rows: int = 0
     changes: int = 0
     digest: int = DIGEST_EMPTY
@@ -225,6 +227,7 @@ def read_contents(
         with _named(database.path):
             contents.log_range = require_log_range(database)
             contents.lineage = read_lineage(database)
+            contents.sequence = database.rocks.latest_sequence_number()
             _require_begun(contents)
             reached = unfinished_range(database)
             if reached is not None:

@@ -48,6 +48,15 @@ class DurableEnd(NamedTuple):
     sequence: int = 0
     """RocksDB's number of the newest change of it that was durable, in rows, log or meta; 0: it is not known."""
 
+    def is_reached(self, end: int, sequence: int) -> bool:
+        """Whether a database has all that was durable; a commit that changes no row moves the number alone.
+
+        Args:
+            end: Where its changelog ends.
+            sequence: RocksDB's number of its newest change.
+        """
+        return self.end <= end and self.sequence <= sequence
+
 
 def write_durable_end(directory: Path, identity: bytes, durable: DurableEnd) -> None:
     """Write the file of a bucket; not synced. A disk that refuses is none of the commit's business: it is durable."""

@@ -100,17 +100,18 @@ class BucketOpener:
             if create:
                 self._write_first(database)
             require_identity(database, self.identity)
+            reached = database.rocks.latest_sequence_number()  # Undoing has numbers, too.
             self._undo_unfinished(database, failure)
             state = load_state(database)
-            durable_end = self._durable_end()
-            if durable_end > state.log_range.end:
-                self._tell_lost(database, state.log_range.end, durable_end)
+            known = read_durable_end(self.path, self.identity)
+            if known is not None and not known.is_reached(state.log_range.end, reached):
+                self._tell_lost(database, state.log_range.end, known.end)
         except BaseException:
             database.close()
             raise
         if not (create or read_only):  # Nothing was replayed.
             write_manifest_length(self.path, self.identity)
-        return Opened(database, number, state, durable_end)
+        return Opened(database, number, state, 0 if known is None else known.end)
 
     def _open_writable(self, *, create: bool) -> Database:
         # RocksDB names each file that it makes or removes, also by itself, by the path that it was opened with.
@@ -132,13 +133,9 @@ class BucketOpener:
         if not has_torn_tail(self.path):
             return False
         with open_untouched(self.path, self.resources) as database:
-            log_range = read_log_range(database)
-        return self._durable_end() <= (0 if log_range is None else log_range.end)
-
-    def _durable_end(self) -> int:
-        """The end that `DURABLE-END` says that the log had; 0: nothing is known."""
+            log_range, reached = read_log_range(database), database.rocks.latest_sequence_number()
         known = read_durable_end(self.path, self.identity)
-        return 0 if known is None else known.end
+        return known is None or known.is_reached(0 if log_range is None else log_range.end, reached)
 
     def _write_first(self, database: Database) -> None:
         batch = WriteBatch(raw_mode=True)
@@ -171,6 +168,13 @@ class BucketOpener:
             raise DataCorrupted(
                 f"{self.path}: its newest commit, which was acknowledged, is damaged; restore it from a copy"
             )
+        if durable_end <= end:
+            _logger.error(
+                "%s: the newest commits, which changed no row, are lost, or the directory was restored from an older"
+                " copy: what the bucket remembers of reader groups, transactions and writers is older than it was",
+                self.path,
+            )
+            return
         _logger.error(
             "%s: the changelog ends at offset %d, and was durable up to %d: %d acknowledged changes are lost, or"
             " the directory was restored from an older copy; tokens and leases of what is lost are refused",

@@ -100,6 +100,6 @@ def _is_all_there(directory: Path, identity: bytes, resources: RocksResources, s
             reached = database.rocks.latest_sequence_number()
             log_range = read_log_range(database)
         end = 0 if log_range is None else log_range.end
-        durable = known is None or (known.end <= end and known.sequence <= reached)
+        durable = known is None or known.is_reached(end, reached)
         return durable and logs_follow(directory, flushed)
     return False

@@ -15,6 +15,7 @@ import pytest
 
 from scanner.errors import DataCorrupted, StoreFailed
 from scanner.server.inspection import Inspection
+from scanner.storage.group_states import GroupState
 from scanner.storage.rocksdb import durable_end
 from scanner.storage.rocksdb.opening import BucketOpener
 from scanner.storage.rocksdb.store import RocksStore
@@ -67,6 +68,11 @@ def _lose(log: Path, start: int, end: int) -> None:
     with log.open("r+b") as file:
         file.seek(start)
         file.write(bytes(end - start))
+
+
+def _cut(log: Path, size: int) -> None:
+    with log.open("r+b") as file:
+        file.truncate(size)
 
 
 def _lost(commit: range) -> dict[str, range]:
@@ -171,6 +177,62 @@ def test_it_is_the_same_where_the_disk_takes_nothing(
                 store.bucket("it", 0)
         else:
             assert contents(store.bucket("it", 0)) == _KEPT
+
+
+def _of_a_group(path: Path) -> tuple[Path, Path, range]:
+    """As `_cut_off`, of a commit that was acknowledged and changed no row: it moves a reader group from 1 to 2."""
+    with RocksStore.open(path / "running") as store:
+        store.create_table(one_bucket("it"))
+        bucket = store.bucket("it", 0)
+        for number, text in _KEPT.items():
+            bucket.commit([[put(number, text)]])
+        (directory,) = (path / "running").glob("tables/*/0000")
+        log, ends = max(directory.glob("*.log")), list[int]()
+        for position in (1, 2):
+            bucket.commit_prepared(bucket.prepare([]), {"group": GroupState(1, position)})
+            ends.append(log.stat().st_size)
+        end_background_work(bucket)
+        shutil.copytree(path / "running", path / "data")
+    (directory,) = (path / "data").glob("tables/*/0000")
+    return directory, directory / log.name, range(*ends)
+
+
+@pytest.mark.parametrize("is_writable", [True, False])
+def test_a_commit_that_changed_no_row_was_durable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_writable: bool
+) -> None:
+    """The number of RocksDB's in `DURABLE-END` tells of it; the changelog ends where it did."""
+    _, log, commit = _of_a_group(tmp_path)
+    flip(log, (commit.start + commit.stop) // 2)
+    assert any(found.lost for found in Inspection(tmp_path / "data", now_ms=0).findings())
+
+    def refuse(self: BucketOpener, **_: bool) -> NoReturn:
+        raise StoreFailed("the disk takes nothing")
+
+    if not is_writable:
+        monkeypatch.setattr(BucketOpener, "_open_writable", refuse)
+    with RocksStore.open(tmp_path / "data") as store, pytest.raises(DataCorrupted, match="damaged"):
+        store.bucket("it", 0)
+
+
+def test_a_lost_commit_that_changed_no_row_is_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What is left is shown; once something is committed, nothing tells of the loss any more."""
+    _, log, commit = _of_a_group(tmp_path)
+    _cut(log, commit.stop - 1)
+    (found,) = [each for each in Inspection(tmp_path / "data", now_ms=0).findings() if each.lost]
+    assert "which changed no row" in found.problem
+    with RocksStore.open(tmp_path / "data") as store:
+        bucket = store.bucket("it", 0)
+        assert "which changed no row, are lost" in caplog.text
+        assert bucket.group_states["group"].position == 1
+        assert (contents(bucket), bucket.lost_changes) == (_KEPT, 0)
+        bucket.commit_prepared(bucket.prepare([]), {"group": GroupState(1, 2)})
+    caplog.clear()
+    with RocksStore.open(tmp_path / "data") as store:
+        assert store.bucket("it", 0).group_states["group"].position == 2
+    assert "lost" not in caplog.text
 
 
 @pytest.mark.parametrize("pages", ["first", "middle", "last"])
