@@ -449,6 +449,8 @@ class RocksBucket:
             self._require_readable(database, files)
         with self._lifetime.committing:
             database = self._lifetime.writable()
+            if self._state.log_range.start < log_range.start:
+                return False  # That cut was not durable, and went when the bucket was opened anew.
             # The deletion gets a file of its own. In one with newer changes it would reach over all of the log that is
             # between, and RocksDB would write that again.
             with self._flushing(database):

@@ -7,14 +7,15 @@ import random
 import shutil
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, NoReturn
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scanner.errors import DataCorrupted, StoreClosed
+from scanner.errors import DataCorrupted, StoreClosed, StoreFailed
 from scanner.storage.records import ChangeKind, Entry
 from scanner.storage.rocksdb import bucket as rocks_bucket
 from scanner.storage.rocksdb import log as rocks_log
@@ -41,11 +42,17 @@ from tests.support.storage_damage import delete_change, flip, raw_database
 from tests.support.storage_tables import ITEMS, changes_of, put, puts
 
 if TYPE_CHECKING:
+    from rocksdict import WriteBatch
+
     from scanner.storage.rocksdb.database import Database
 
 _SMALL = StorageConfig(
     compression=Compression.NONE, bucket_write_buffer_bytes=64 * 1024, write_buffers_bytes=1024 * 1024
 )
+
+
+_WAIT_S: Final = 100
+"""Far longer than anything takes: only what will never come takes it."""
 
 
 def _file(start: int, end: int, entries: int, deletions: int) -> LogFile:
@@ -594,6 +601,42 @@ def test_who_closes_a_bucket_does_not_wait_until_its_log_is_read(
     with pytest.raises(StoreClosed):
         of_ten_files.free_log()
     closing[0].join()
+
+
+def test_a_cut_that_was_not_durable_is_not_freed(
+    of_ten_files: RocksBucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It fails while what it cuts is read, and the bucket is opened anew before that is deleted."""
+    monkeypatch.setattr(rocks_bucket, "_FREED_BYTES_MIN", 1)
+    bucket, lifetime, before = of_ten_files, of_ten_files._lifetime, changes_of(of_ten_files)
+    read, close = require_readable, lifetime._close
+    reading, closing, freed = threading.Event(), threading.Event(), list[Future[bool]]()
+
+    def read_meanwhile(database: Database, files: list[LogFile], on_chunk: Callable[[], None]) -> None:
+        reading.set()
+        assert closing.wait(_WAIT_S)
+        read(database, files, on_chunk)
+
+    def close_meanwhile() -> None:
+        closing.set()
+        close()
+
+    with ThreadPoolExecutor(1) as threads:
+
+        def fail(database: Database, batch: WriteBatch) -> NoReturn:
+            freed.append(threads.submit(bucket.free_log))
+            assert reading.wait(_WAIT_S)
+            raise StoreFailed("the disk refused")
+
+        monkeypatch.setattr(rocks_bucket, "require_readable", read_meanwhile)
+        monkeypatch.setattr(lifetime, "_close", close_meanwhile)
+        with monkeypatch.context() as patch:
+            patch.setattr(rocks_bucket, "write_synced", fail)
+            with pytest.raises(StoreFailed, match="nothing of this write is promised"):
+                bucket.truncate_log(15)
+        bucket.reopen(writable=True)
+        assert not freed[0].result(_WAIT_S)
+    assert (bucket.log_start, changes_of(bucket)) == (0, before)
 
 
 def test_a_log_that_was_freed_needs_no_write_ahead_log(
