@@ -184,9 +184,12 @@ class Driver:
         alone = self._writer_idle and not self._unsent and len(core.streams) - core.table.left <= 1
         if alone and core.outbound.queue.pending and core.shutdown.failure is None:
             self.tell_time()
-            buffers = core.data_to_send(core.config.write_bytes_max)
-            self._unsent = not self._bytes.send_nowait(buffers)
-            self.bytes_sent += sum(map(len, buffers))
+            try:
+                buffers = core.data_to_send(core.config.write_bytes_max)
+                self._unsent = not self._bytes.send_nowait(buffers)
+                self.bytes_sent += sum(map(len, buffers))
+            except MemoryError as error:
+                self._lose_for_memory(error, "is sent")
             self._check_deadline()
         self.pump()
 
@@ -222,6 +225,12 @@ class Driver:
         """The socket is gone, as of now: nothing may have told the core the time since the peer fell silent."""
         self.tell_time()
         self.core.lost(ConnectionLost(why) if isinstance(why, str) else why)
+
+    def _lose_for_memory(self, error: MemoryError, what: str) -> None:
+        """End the connection: octets of it have no memory here, and what follows them would mean something else."""
+        if not self.core.client:  # A client tells by its calls.
+            _log.error("no memory for what %s %s; the connection is ended (%s)", self.peer, what, error)
+        self._lose(f"this process has no memory for what the peer {what}")
 
     def finish(self) -> None:
         """Take no new streams once the peer knows; `run` ends when those that were taken have ended."""
@@ -302,9 +311,7 @@ class Driver:
         except ConnectionLost as error:
             self._lose(error)
         except MemoryError as error:  # pyarrow's, too.
-            if not core.client:  # A client tells by its calls.
-                _log.error("no memory for what %s sends; the connection is ended (%s)", self.peer, error)
-            self._lose("this process has no memory for what it brings")
+            self._lose_for_memory(error, "sends")
         finally:
             self._read_ended.set()
             self.pump()
@@ -326,7 +333,10 @@ class Driver:
         scope = self._writing = trio.CancelScope()
         last: list[Buffer] | None = None
         with scope:
-            last = await self._write_all()
+            try:
+                last = await self._write_all()
+            except MemoryError as error:
+                self._lose_for_memory(error, "is sent")
         self._writing = None
         if last is None:  # The connection did not survive it.
             return

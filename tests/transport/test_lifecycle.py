@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import logging
+from contextlib import AsyncExitStack
 from functools import partial
+from typing import Any
 
 import pytest
 import trio
@@ -25,8 +27,10 @@ from transport import (
     connect,
     connect_stream,
     serve,
+    unary,
 )
 from transport.errors import ErrorCode
+from transport.protocol.connection import ConnectionCore
 
 
 async def wait_for_ever(stream: ServerStream) -> None:
@@ -78,6 +82,39 @@ async def test_a_message_without_memory_for_it_ends_its_connection_alone() -> No
         assert not client.alive
         async with connect(server.host, server.port) as another:
             await check_echo(another)
+
+
+@pytest.mark.parametrize("calls", [1, 2], ids=["by its caller", "by the writer"])
+@pytest.mark.parametrize("at_client", [True, False], ids=["client", "server"])
+async def test_octets_without_memory_for_them_end_their_connection(
+    at_client: bool,
+    calls: int,
+    monkeypatch: pytest.MonkeyPatch,
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Nothing goes on behind octets that either end has no memory for; the call waited for ever."""
+    short = False
+    data_to_send = ConnectionCore.data_to_send
+
+    def take(core: ConnectionCore, size: int) -> list[Any]:
+        taken = data_to_send(core, size)
+        if taken and short and core.client is at_client:
+            raise MemoryError
+        return taken
+
+    async def answer(_request: bytes, _stream: ServerStream) -> bytes:
+        nonlocal short
+        short = True
+        return b""
+
+    monkeypatch.setattr(ConnectionCore, "data_to_send", take)
+    async with memory_pair({"/call": unary(answer)}) as (client, *_), AsyncExitStack() as others:
+        for _ in range(calls - 1):
+            await others.enter_async_context(client.open_stream("/call"))
+        await trio.testing.wait_all_tasks_blocked()
+        short = at_client
+        with trio.fail_after(1_000), pytest.raises(ConnectionLost):
+            await client.call("/call", b"")
 
 
 async def test_drain_ends_an_idle_connection() -> None:
