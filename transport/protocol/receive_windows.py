@@ -44,6 +44,7 @@ class ReceiveWindows:
         self._clock = clock
         self._events = events
         self._send = queue.control
+        self._send_own = queue.own
         self._table = table
         self._stream_bytes = config.stream_window_bytes
         self._stream_bytes_max = config.connection_window_bytes
@@ -99,7 +100,7 @@ class ReceiveWindows:
         increment = min(size, self._stream_bytes_max) - self._stream_bytes
         if increment > 0:
             stream.receive_window.enlarge(increment)
-            self._send(frames.window_update(stream.stream_id, increment))
+            self._send_own(frames.window_update(stream.stream_id, increment))
 
     def settings_acknowledged(self) -> None:
         """The peer goes by our SETTINGS from now on: the windows of open streams follow, and new ones begin so."""

@@ -135,12 +135,10 @@ class SendQueue:
         """
         self.window.open_untrusted(increment, None)
         self._window_clock.set(self._clock.now, shut=False)
-        if not self._round:
-            return
-        if self._goes_out(self.window, self._round[0].outgoing_bytes):
-            self._held.release_connection()
-        else:
+        if self._round and not self._goes_out(self.window, self._round[0].outgoing_bytes):
             self._held.hold_connection(self._clock.now)
+        else:
+            self._held.release_connection()
 
     def shift_untrusted(self, stream: StreamCore, delta: int) -> None:
         """Apply a change of the peer's SETTINGS_INITIAL_WINDOW_SIZE to a stream (F6, F7).

@@ -105,6 +105,20 @@ def test_small_connection_window_is_used_after_a_while() -> None:
     assert [len(frame.payload) for frame in wire.parse(sent(peer.core))] == [7]
 
 
+def test_a_connection_window_that_opens_is_used_by_whoever_sends_next() -> None:
+    """Also where the call for which a small window was saved up has ended meanwhile."""
+    peer = Peer()
+    peer.send(wire.settings((4, 1 << 20)))
+    stream, other = peer.request(1), peer.request(3)
+    peer.core.outbound.send_message(stream, [bytes(200_000)])
+    sent(peer.core)
+    peer.send(wire.window_update(0, 7))
+    peer.send(wire.reset(1))
+    peer.send(wire.window_update(0, 100_000))
+    peer.core.outbound.send_message(other, [bytes(1_000)])
+    assert len(wire.only(wire.parse(sent(peer.core)), wire.DATA)) == 1
+
+
 def test_window_lowered_by_settings_is_not_waited_for() -> None:
     """A peer that had a large window and now has a small one is served by the small one."""
     window = SendWindow(65_535)

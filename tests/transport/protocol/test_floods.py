@@ -206,7 +206,7 @@ def test_resets_that_wait_to_be_sent_are_no_replies() -> None:
     """Who cancels many calls while the server reads nothing does not give it up for what it says then."""
     peer = Peer(client=True, config=TransportConfig(control_backlog_bytes_max=1_024))
     for _ in range(200):
-        peer.core.outbound.reset(peer.core.open_stream(request()))
+        peer.core.outbound.reset(peer.core.open_stream(request(), window_bytes=1 << 24))
     waited = peer.send(wire.ping())
     assert not peer.failed
     assert len(wire.only(waited, wire.RST_STREAM)) == 200
