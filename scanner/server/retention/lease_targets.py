@@ -149,7 +149,7 @@ class StateFinder:
         Cancellation:
             Nothing stays held; checkpoints may have been made.
         """
-        found = FoundStates([], [], [])
+        found, named = FoundStates([], [], []), 0
         by_table: dict[str, list[Target]] = {}
         for target in targets:
             by_table.setdefault(target.table, []).append(target)
@@ -162,8 +162,13 @@ class StateFinder:
                     error = TableNotFound(f"there is no table {name!r}")
                     found.missing.extend(RefusedTarget(name, None, error) for _ in wanted)
                     continue
+                named += sum(len(target.buckets) or table.description.buckets for target in wanted)
+                if named > buckets_max:  # Before one is looked at: a short request names millions.
+                    raise ArgumentInvalid(
+                        f"one request leases at most {buckets_max} buckets; lease them in parts"
+                    )
                 async with self._together(table, wanted):
-                    await self._hold_table(key, table, wanted, on_end, buckets_max, found)
+                    await self._hold_table(key, table, wanted, on_end, found)
         except BaseException:
             for each in found.held:
                 each.release()
@@ -181,8 +186,8 @@ class StateFinder:
     async def _takes_new(self, table: ServedTable, target: Target) -> bool:
         """Whether a target is of a state as of now, of one bucket at least."""
         if target.choice is Choice.NEWEST:
-            count = table.description.buckets
-            for index in {each for each in target.buckets if each < count} or range(count):
+            for index in target.buckets or range(table.description.buckets):
+                await pass_turn()
                 with suppress(ScannerError):  # It is told when its turn comes.
                     if _newest(await self._checkpoints.of(table, index)) is None:
                         return True
@@ -194,17 +199,12 @@ class StateFinder:
         table: ServedTable,
         targets: Iterable[Target],
         on_end: OnEnd,
-        buckets_max: int,
         found: FoundStates,
     ) -> None:
         name, offsets = table.description.name, dict[int, int]()
         for target in targets:
             for index in target.buckets or range(table.description.buckets):
                 await pass_turn()
-                if len(found.held) + len(found.missing) >= buckets_max:
-                    raise ArgumentInvalid(
-                        f"one request leases at most {buckets_max} buckets; lease them in parts"
-                    )
                 try:
                     held = await self._hold(key, table, index, target, on_end)
                 except ScannerError as error:

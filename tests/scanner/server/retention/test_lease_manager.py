@@ -60,17 +60,22 @@ async def test_a_full_lease_table_is_told(store: Store) -> None:
 
 
 async def test_a_request_that_names_too_many_buckets_is_refused(store: Store) -> None:
-    """However often it names the same one, or tables as a whole; nothing stays held."""
+    """However often it names the same one, or tables as a whole; nothing stays held, and no checkpoint was made."""
     async with open_maintenance(store, ScannerConfig(lease_buckets_max=5)) as kept:
-        for targets in ([target(Choice.LOG, *[0] * 6)], [target(Choice.LOG)] * 2):
-            with pytest.raises(ArgumentInvalid, match="at most 5 buckets; lease them in parts"):
-                await kept.acquire("one", *targets)
+        for choice in (Choice.LOG, Choice.NEWEST, Choice.NEW):
+            for targets in ([target(choice, *[0] * 6)], [target(choice)] * 2):
+                with pytest.raises(ArgumentInvalid, match="at most 5 buckets; lease them in parts"):
+                    await kept.acquire("one", *targets)
+        assert [list(await kept.checkpoints(index)) for index in range(BUCKETS)] == [[]] * BUCKETS
         assert [len((await kept.bucket(index)).pins) for index in range(BUCKETS)] == [0, 0, 0]
         await kept.acquire("one", target(Choice.LOG, *[0] * 5))
 
 
-async def test_others_have_a_turn_for_each_bucket_that_is_leased(store: Store) -> None:
-    """A request that names many does not hold them up."""
+@pytest.mark.parametrize(("choice", "looks"), [(Choice.LOG, 1), (Choice.NEWEST, 2)])
+async def test_others_have_a_turn_for_each_bucket_that_is_leased(
+    store: Store, choice: Choice, looks: int
+) -> None:
+    """A request that names many does not hold them up, nor one of which each is first asked for its checkpoint."""
     turns = 0
 
     async def run() -> None:
@@ -80,11 +85,11 @@ async def test_others_have_a_turn_for_each_bucket_that_is_leased(store: Store) -
             turns += 1
 
     async with open_maintenance(store, ScannerConfig()) as kept, trio.open_nursery() as nursery:
-        await kept.acquire("one", target(Choice.LOG, 0))
+        await kept.acquire("one", target(choice, 0))
         nursery.start_soon(run)
-        await kept.acquire("one", target(Choice.LOG, *[0] * 500))
+        await kept.acquire("one", target(choice, *[0] * 500))
         nursery.cancel_scope.cancel()
-    assert turns >= 500
+    assert turns >= looks * 500
 
 
 async def test_one_principal_leaves_room_for_others(store: Store) -> None:
