@@ -161,7 +161,9 @@ class _Seat:
         self._group = group
         self.owner: Member | None = None
         self.owner_before = ""
-        """Who has it or had it last."""
+        """Who has it, is to get it, or had it last."""
+        self.handing_over = False
+        """Whether it is on its way to a member: its epoch is being written."""
         self.moves_at: float | None = None
         """When it goes to another member at the latest, by trio's clock; None: it stays."""
         self.released = False
@@ -500,18 +502,8 @@ class ReaderGroup:
         """
         try:
             while self._members:
-                changed = self._changed
-                due, wake_at = self._plan(trio.current_time())
-                if due:
-                    async with trio.open_nursery() as nursery:
-                        for seat, name in due:
-                            nursery.start_soon(self._hand_over, seat, name)
-                    continue
-                for member in self._members.values():
-                    if member.expects_more and not self.more(member):
-                        member.wake()
-                with trio.move_on_at(wake_at):
-                    await changed.wait()
+                async with trio.open_nursery() as nursery:
+                    await self._give_out(nursery)
         except Exception as error:
             _logger.exception("%s failed in an unforeseen way; its members are out", self._what)
             self.end(
@@ -520,6 +512,23 @@ class ReaderGroup:
         finally:
             self.balancing = False
 
+    async def _give_out(self, nursery: trio.Nursery) -> None:
+        """Hand buckets over until there are no members, and none is on its way.
+
+        None waits for another one, whose commits may wait for a whole share of a transaction.
+        """
+        while self._members or any(seat.handing_over for seat in self._seats):
+            changed = self._changed
+            due, wake_at = self._plan(trio.current_time())
+            for seat, name in due:
+                seat.handing_over, seat.owner_before = True, name
+                nursery.start_soon(self._hand_over, seat, name)
+            for member in self._members.values():
+                if member.expects_more and not self.more(member):
+                    member.wake()
+            with trio.move_on_at(wake_at):
+                await changed.wait()
+
     def _plan(self, now: float) -> tuple[list[tuple[_Seat, str]], float]:
         """Which buckets go to whom now, and when the next ones may have to."""
         owners = {seat.index: seat.owner_before for seat in self._seats}
@@ -527,6 +536,8 @@ class ReaderGroup:
         due: list[tuple[_Seat, str]] = []
         wake_at = math.inf
         for seat in self._seats:
+            if seat.handing_over or not target:
+                continue
             name = target[seat.index]
             if seat.owner is None:
                 at = seat.retry_at
@@ -544,6 +555,13 @@ class ReaderGroup:
         return due, wake_at
 
     async def _hand_over(self, seat: _Seat, name: str) -> None:
+        try:
+            await self._give(seat, name)
+        finally:
+            seat.handing_over = False
+            self._wake()
+
+    async def _give(self, seat: _Seat, name: str) -> None:
         """Give a bucket to a member, by a new epoch that is durable before anybody is told."""
         before = seat.owner
         seat.vacate(self._stale(seat))
@@ -571,7 +589,7 @@ class ReaderGroup:
         member = self._members.get(name)
         if member is None:
             return  # It left meanwhile; the next round finds another.
-        seat.owner, seat.owner_before = member, name
+        seat.owner = member
         self._on_assigned()
         member.wake()
 

@@ -370,6 +370,38 @@ async def test_a_reader_that_stops_waits_for_buckets_that_are_on_their_way(
         assert sorted(found) == list(range(40))
 
 
+async def test_a_bucket_that_is_given_out_late_keeps_no_other_from_its_reader(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """One whose bucket is written to for long, as by a share of a transaction: readers come and go meanwhile."""
+    async with group_world(buckets=3) as world, world.client() as client:
+        table = await client.table("items")
+        await world.write(table, 30)
+        busy = next(
+            bucket for _, index, bucket in world.server._services.catalog.open_buckets() if index == 0
+        )
+        async with trio.open_nursery() as readers:
+            first = trio.CancelScope()
+
+            async def leaving(*, task_status: trio.TaskStatus[Any]) -> None:
+                with first:
+                    await world.run_reader("a", task_status=task_status)
+
+            async def owned_by_b() -> bool:
+                return await owners(table) == [None, "b", "b"]
+
+            async with busy.between_commits():
+                await readers.start(leaving)
+                readers.start_soon(world.run_reader, "b")
+                first.cancel()
+                with trio.fail_after(60):
+                    await until(owned_by_b)
+            await wait_owners(table, "b")
+            await world.wait_read()
+            assert world.violations() == []
+            readers.cancel_scope.cancel()
+
+
 async def test_a_reader_that_stops_hands_out_what_a_restart_took_from_it(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
