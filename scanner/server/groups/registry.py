@@ -10,6 +10,7 @@ Invariants:
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -44,8 +45,8 @@ class ReaderGroups:
         self._now_ms = now_ms
         self._groups: dict[int, dict[str, ReaderGroup]] = {}
         """Those in use, by table id and name."""
-        self._changing = trio.Lock()
-        """Held while a group is begun, joined or deleted."""
+        self._changing: weakref.WeakKeyDictionary[ServedTable, trio.Lock] = weakref.WeakKeyDictionary()
+        """By table: held while a group of it is begun, joined or deleted."""
 
     @property
     def members(self) -> int:
@@ -76,8 +77,8 @@ class ReaderGroups:
         Cancellation:
             The reader did not join.
         """
-        async with self._changing:
-            served = await self._catalog.table(table, table_id)
+        served = await self._catalog.table(table, table_id)
+        async with self.changing(served):
             buckets = await self._buckets(served)
             group = self._find(served, buckets, name) or self._begin(served, buckets, name)
             joined = group.join(member, instance)
@@ -97,11 +98,7 @@ class ReaderGroups:
         Waits:
             For storage.
         """
-        served = await self._catalog.table(table, table_id)
-        group = self._find(served, await self._buckets(served), name)
-        if group is None:
-            raise GroupNotFound(f"table {table!r} has no reader group {name!r}")
-        return group
+        return await self._found(await self._catalog.table(table, table_id), name)
 
     async def names(self, table: str, table_id: int | None = None) -> dict[str, int]:
         """The groups of a table, by name: how many members each has.
@@ -133,13 +130,13 @@ class ReaderGroups:
         Cancellation:
             As if storage had failed.
         """
-        async with self._changing:
-            group = await self.group(table, name, table_id)
+        served = await self._catalog.table(table, table_id)
+        async with self.changing(served):
+            group = await self._found(served, name)
             if group.members:
                 raise GroupNotEmpty(
                     f"reader group {name!r} of table {table!r} has members: {', '.join(group.members)}; end them first"
                 )
-            served = await self._catalog.table(table, table_id)
             await group.forget()
             self._groups.get(served.table_id, {}).pop(name, None)
 
@@ -148,6 +145,16 @@ class ReaderGroups:
         for groups in self._groups.values():
             for group in groups.values():
                 group.drain(error)
+
+    def changing(self, served: ServedTable) -> trio.Lock:
+        """Held while a group of a table is begun, joined or deleted; that waits for what its buckets have to commit."""
+        return self._changing.setdefault(served, trio.Lock())
+
+    async def _found(self, served: ServedTable, name: str) -> ReaderGroup:
+        group = self._find(served, await self._buckets(served), name)
+        if group is None:
+            raise GroupNotFound(f"table {served.description.name!r} has no reader group {name!r}")
+        return group
 
     def _find(self, served: ServedTable, buckets: list[ServedBucket], name: str) -> ReaderGroup | None:
         group = self._groups.get(served.table_id, {}).get(name)

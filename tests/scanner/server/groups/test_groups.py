@@ -236,7 +236,8 @@ async def test_a_drain_lets_a_reader_come_to_its_end(autojump_clock: trio.testin
                 raw, source=SCAN_SOURCE_LOG, stop_at_end=True, group=GROUP, group_epoch=assigned[0].epoch
             ) as scan:
                 await scan.receive()
-                changing = world.server._services.groups._changing
+                services = world.server._services
+                changing = services.groups.changing(await services.catalog.table("items"))
                 await changing.acquire()
                 late: list[str] = []
 
@@ -400,6 +401,31 @@ async def test_a_bucket_that_is_given_out_late_keeps_no_other_from_its_reader(
             await world.wait_read()
             assert world.violations() == []
             readers.cancel_scope.cancel()
+
+
+async def test_a_group_that_is_deleted_keeps_no_reader_from_a_group_of_another_table(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """However long that takes, as where a share of a transaction is applied to a bucket."""
+    async with group_world(buckets=1) as world, world.client() as client, world.raw() as raw:
+        table = await client.table("items")
+        await world.write(table, 10)
+        async with trio.open_nursery() as readers:
+            await readers.start(world.run_reader, "a")
+            await world.wait_read()
+            readers.cancel_scope.cancel()
+        other = await client.create_table("others", table.schema, primary_key=["id"], buckets=1)
+        ((_, _, busy),) = world.server._services.catalog.open_buckets()
+        async with trio.open_nursery() as nursery:
+            async with busy.between_commits():
+                nursery.start_soon(table.delete_group, GROUP)
+                await trio.testing.wait_all_tasks_blocked()
+                with trio.fail_after(60):
+                    async with raw.open_stream(methods.JOIN) as membership:
+                        await membership.send(join_request("b", table="others"))
+                        await membership.receive()
+                    assert [each.name for each in await other.groups()] == [GROUP]
+        assert await table.groups() == []
 
 
 async def test_a_reader_that_stops_hands_out_what_a_restart_took_from_it(
