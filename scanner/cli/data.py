@@ -300,7 +300,7 @@ def _tell_types(source: RowFile) -> None:
 
 
 def _load(table: Table, source: RowFile, file: Path, created: bool) -> int:
-    acknowledged = rows_before = 0
+    acknowledged = rows_before = sent = 0
 
     def advance(rows: int) -> None:
         nonlocal acknowledged
@@ -314,18 +314,19 @@ def _load(table: Table, source: RowFile, file: Path, created: bool) -> int:
             for batch in joined(source.batches(), request_scale(table.buckets)):
                 with _numbering_rows(table.description, batch, rows_before, file):
                     repeated.add(batch)
+                    sent = rows_before + batch.num_rows
                     writer.write(batch)
-                rows_before += batch.num_rows
+                rows_before = sent
     except BaseException as error:
         unwritten = created and not acknowledged
         # A server that is away would be waited for once more.
         if unwritten and not isinstance(error, ServerUnavailable) and _drop_unwritten(table):
             raise
-        if isinstance(error, click.ClickException) or (
-            isinstance(error, ScannerError | MemoryError) and rows_before
-        ):
+        refused = isinstance(error, click.ClickException)  # Before anything of its batch was sent.
+        if refused or (isinstance(error, ScannerError | MemoryError) and (rows_before or acknowledged)):
             # Of what was sent and not answered, any part may be there.
-            loaded = acknowledged if acknowledged == rows_before else f"{acknowledged} to {rows_before}"
+            most = rows_before if refused else sent
+            loaded = acknowledged if acknowledged == most else f"{acknowledged} to {most}"
             told = str(error).removesuffix(shown_progress(acknowledged))
             fail(f"{told or 'no memory is left'} ({loaded} rows were loaded before)")
         elif isinstance(error, KeyboardInterrupt):

@@ -350,7 +350,7 @@ def test_a_load_without_a_thread_drops_its_table_all_the_same(
 @pytest.mark.parametrize(
     ("rows", "told"),
     [
-        (8193, "weir: no memory is left (8192 rows were loaded before)"),
+        (8193, "weir: no memory is left (8192 to 8193 rows were loaded before)"),
         (1, "weir: no memory is left; make room, or raise the limit (ulimit -v)"),
     ],
 )
@@ -416,7 +416,33 @@ def test_a_load_that_the_server_refuses_counts_once(
     path = tmp_path / "items.parquet"
     pq.write_table(pa.table({"id": range(8193), "name": ["a"] * 8193, "price": [0.0] * 8193}), path)
     told = one_line(command("load", path, "--table", items))
-    assert told == "weir: no room (0 to 8192 rows were loaded before)"
+    assert told == "weir: no room (0 to 8193 rows were loaded before)"
+
+
+@pytest.mark.parametrize("error", [DiskFull("no room"), MemoryError()])
+def test_a_load_that_fails_amid_a_batch_counts_its_rows(
+    command: Weir, items: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """Rows of a batch go out in several requests where they are wide, so some of them may be there, too."""
+
+    def open_writer(
+        _table: scanner.sync.Table, advance: Callable[[int], None]
+    ) -> AbstractContextManager[Cut]:
+        return nullcontext(Cut(advance))
+
+    class Cut:
+        def __init__(self, advance: Callable[[int], None]) -> None:
+            self._advance = advance
+
+        def write(self, rows: pa.RecordBatch) -> None:
+            self._advance(5)
+            raise error
+
+    monkeypatch.setattr(scanner.sync.Table, "open_writer", open_writer)
+    path = tmp_path / "items.parquet"
+    pq.write_table(pa.table({"id": range(9), "name": ["a"] * 9, "price": [0.0] * 9}), path)
+    told = one_line(command("load", path, "--table", items))
+    assert told.endswith("(5 to 9 rows were loaded before)")
 
 
 @pytest.mark.parametrize("key", ["id", "n"])
