@@ -14,6 +14,7 @@ from bench.simulation.connections import Connections
 from bench.simulation.history import History, WriteRecord
 from bench.simulation.readers import GroupCourse, GroupReader
 from bench.simulation.scanners import Scanner
+from bench.simulation.storage import REFUSED
 from bench.simulation.tables import TABLE, Key, Row
 from bench.simulation.tails import Following
 from bench.simulation.transactions import Transactor
@@ -153,6 +154,9 @@ class Actors:
         except scanner.ScannerError as error:
             # It may have been applied: the model knows.
             self._history.add(who, "write_failed", error=type(error).__name__)
+            if REFUSED not in error.message:
+                found = f"a write failed with {type(error).__name__}: {error}"
+                self._history.found.append(("justified", who, found))
             return
         ranges = tuple((each.bucket, each.start_offset, each.end_offset) for each in result.ranges)
         self._history.add(who, "wrote", keys=len(keys), ranges=ranges)

@@ -46,19 +46,22 @@ def excuse(
     if isinstance(error, TooManyScans):
         caps = (config.sessions_per_bucket_max, config.page_snapshots_per_bucket_max, config.snapshots_max)
         return min(caps) < FEW
+    log_is_gone = any(serving.log_start(bucket) > offset for bucket, offset in _offsets(scan).items())
     if mode is ScanMode.SESSION:
         # A session lives on its server and in its connection, and no longer than its TTL between two calls.
-        outlived = (
-            isinstance(error, SessionExpired | SessionUnknown) and scan.task.pause_s >= config.session_ttl_s
-        )
-        return disturbed or outlived
+        lost = isinstance(error, SessionExpired | SessionUnknown)
+        if disturbed:
+            rebuilt = (
+                isinstance(error, SnapshotLost) and log_is_gone
+            )  # Its server was there, and had to open it anew.
+            return lost or rebuilt or (error is not None and error.retriable)
+        return lost and scan.task.pause_s >= config.session_ttl_s
     if not scan.task.retries and error is not None and error.retriable:
         return disturbed
     if isinstance(error, SlowConsumer):
         return cut_off
     if scan.task.tail is not None:
         return _excuse_tail(scan, workload, serving, disturbed=disturbed)
-    log_is_gone = any(serving.log_start(bucket) > offset for bucket, offset in _offsets(scan).items())
     if isinstance(error, LeaseNotFound):
         return cut_off or log_is_gone or disturbed  # It could not be renewed in time.
     if not isinstance(error, SnapshotLost):

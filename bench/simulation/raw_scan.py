@@ -190,7 +190,11 @@ class RawScan:
 
     def got_position(self, ordinal: int, offset: int) -> None:
         """Take a position, with so many rows; whoever has none of them again was told it before."""
-        self._record.bookmarks.append(Bookmark(self._query.bucket, ordinal, offset))
+        record = self._record
+        furthest = max((each.offset for each in record.bookmarks), default=0)
+        if ordinal >= len(record.rows) and offset >= furthest:
+            record.rewound_to = None  # No row may be left to come.
+        record.bookmarks.append(Bookmark(self._query.bucket, ordinal, offset))
 
     def has_all(self) -> bool:
         """Whether this is a tail that may be left."""

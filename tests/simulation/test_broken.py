@@ -35,12 +35,14 @@ from bench.simulation.workload import (
     tail_task,
 )
 from bench.simulation.world import simulate
-from scanner import ScanMode, ScanSource
+from scanner import OffsetRange, ScanMode, ScanSource
+from scanner.client.writer import Writer
 from scanner.data.changes import change_rows
 from scanner.data.filters import Filter
-from scanner.errors import SnapshotLost
+from scanner.errors import DataCorrupted, SessionExpired, SessionUnknown, SnapshotLost
 from scanner.server.config import ScannerConfig
 from scanner.server.log.opener import LogOpener
+from scanner.server.pull.sessions import SessionRegistry
 from scanner.server.retention.checkpoints import BucketCheckpoints
 from scanner.server.scan.opener import ScanOpener
 from scanner.server.scan.push import PushScan
@@ -238,6 +240,31 @@ def apply_again(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("scanner.server.tables.bucket.find_request", lambda *_: None)
 
 
+def doubt_acknowledgements(patch: pytest.MonkeyPatch) -> None:
+    """A client that takes some acknowledgements of its writes for damaged, though nothing has happened."""
+    take = Writer._take_range
+
+    def doubt(self: Writer, changed: OffsetRange) -> None:
+        if changed.start_offset % 5 == 4:
+            raise DataCorrupted("this acknowledgement is not believed")
+        take(self, changed)
+
+    patch.setattr(Writer, "_take_range", doubt)
+
+
+def blame_lost_sessions(patch: pytest.MonkeyPatch) -> None:
+    """A session that went with its connection is said to be damaged."""
+    claim = SessionRegistry.claim
+
+    def blame(self: Any, *arguments: Any) -> Any:
+        try:
+            return claim(self, *arguments)
+        except (SessionExpired, SessionUnknown) as error:
+            raise DataCorrupted(error.message) from error
+
+    patch.setattr(SessionRegistry, "claim", blame)
+
+
 def keep_no_new_checkpoint(patch: pytest.MonkeyPatch) -> None:
     """A checkpoint that nothing keeps until the lease does that it was made for."""
     patch.setattr(BucketCheckpoints, "held", lambda self, checkpoint: nullcontext(checkpoint))
@@ -418,6 +445,17 @@ def cut_tokens(workload: Workload) -> None:
     workload.scanners = [ScannerTask((task,) * 3, at_once=False) for _ in range(3)]
     workload.server_config = dataclasses.replace(ScannerConfig(), checkpoint_interval_s=0.0)
     workload.chaos = 0.95
+
+
+def cut_sessions(workload: Workload) -> None:
+    """The same by session, which goes with its connection."""
+    cut_tokens(workload)
+    workload.scanners = [
+        ScannerTask(
+            tuple(dataclasses.replace(task, mode=ScanMode.SESSION) for task in each.scans), at_once=False
+        )
+        for each in workload.scanners
+    ]
 
 
 def writes(workload: Workload) -> None:
@@ -650,6 +688,8 @@ BROKEN_IN_SMALL: list[tuple[Break, str, Shape]] = [
     (lose_a_stage, "transacted", transactions),
     (decide_otherwise, "transacted", transactions),
     (apply_again, "once", writes),
+    (doubt_acknowledgements, "justified", writes),
+    (blame_lost_sessions, "justified", cut_sessions),
     (look_too_early, "durable", unwritten_visits),
     (keep_no_new_checkpoint, "justified", leasing_visits),
     (look_beside_the_bucket, "live", refused_visits),
@@ -670,7 +710,7 @@ def test_defect_is_found_in_a_small_world(
 @pytest.mark.parametrize(
     "shape",
     [
-        *(tails, held_tails, cut_tokens, fetches, readers, images, transactions, writes),
+        *(tails, held_tails, cut_tokens, cut_sessions, fetches, readers, images, transactions, writes),
         *(unwritten_visits, leasing_visits, refused_visits),
     ],
     ids=lambda it: it.__name__,
