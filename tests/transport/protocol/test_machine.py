@@ -162,6 +162,19 @@ class Machine(RuleBasedStateMachine):
             end.core.outbound.reset(end.stream)
             self.look(end.core)
 
+    @rule(number=st.integers(0, 99))
+    def wait_room(self, number: int) -> None:
+        """A task waits until more can be sent, as the shell's do."""
+        end = self.pick(number)
+        if end is not None and self.must_wait(end):
+            end.stream.sender_waiting = True
+
+    @staticmethod
+    def must_wait(end: End) -> bool:
+        """Whether the send buffer has no room, and may have some yet."""
+        full = end.stream.outgoing_bytes >= end.core.config.send_buffer_bytes
+        return full and end.stream.failure is None and end.stream.state in SENDABLE
+
     @rule(number=st.integers(0, 99), wait=st.booleans())
     def take(self, number: int, wait: bool) -> None:
         end = self.pick(number)
@@ -238,6 +251,12 @@ class Machine(RuleBasedStateMachine):
                 assert end.taken == end.other.sent[: len(end.taken)]
             if stream.scheduled and stream.state in SENDABLE:
                 assert stream in end.core.outbound.queue._round
+
+    @invariant()
+    def who_waits_for_room_is_told(self) -> None:
+        """F7: as soon as there is some, or never will be."""
+        for end in getattr(self, "ends", ()):
+            assert not end.stream.sender_waiting or self.must_wait(end)
 
     @invariant()
     def who_can_send_is_in_line(self) -> None:
