@@ -6,7 +6,8 @@ import functools
 import itertools
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NoReturn, TypeVar
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Final, NoReturn, TypeVar, cast
 
 import pytest
 import trio
@@ -30,12 +31,13 @@ from scanner.server.tables.catalog import Catalog
 from scanner.server.tables.images import BucketImage
 from scanner.server.tables.write_queue import PendingWrite, TransactionShare
 from scanner.sources.kv import KvSource
-from scanner.storage.interface import Mutation
+from scanner.storage.interface import ChangeKind, Mutation
 from scanner.storage.rocksdb.bucket import RocksBucket
 from scanner.storage.rocksdb.store import RocksStore
-from scanner.storage.writers import RequestNumber
+from scanner.storage.writers import AppliedRequest, RequestNumber
 from scanner.tasks import inline
 from scanner.wire.queries import ScanQuery
+from tests.support.changes import read_changes
 from tests.support.scans import description, filled_store, mutations, sample
 
 if TYPE_CHECKING:
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
 
     from rocksdict import WriteBatch
 
+    from scanner.server.tables.commit_floor import CommitTimeFloor
     from scanner.server.tables.open_scan import OpenScan
     from scanner.storage.interface import Bucket, BucketScan, PreparedCommit
     from scanner.storage.rocksdb.database import Database
@@ -52,6 +55,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 STORE = filled_store(0)
 BATCHES = [mutations(STORE, "items", sample([number])) for number in range(20)]
+SHOWN: Final = (ChangeKind.INSERT, ChangeKind.UPDATE_AFTER)
+"""Changes whose row is there afterwards."""
 
 
 @dataclass
@@ -85,6 +90,8 @@ class Recorder:
     commits: list[int] = field(default_factory=list)
     idle: bool = False
     """Whether its files are closed, as if it had any."""
+    failure: ScannerError | None = None
+    """Why it takes no writes."""
 
     def wake(self) -> None:
         """Open them."""
@@ -536,6 +543,91 @@ async def test_a_request_that_is_refused_fails_alone(monkeypatch: pytest.MonkeyP
         assert await small.wait_durable() == (1, 2)
         assert (bucket.activity.commit_writes, bucket.activity.commit_rows) == (2, 2)
     assert recorder.commits == [1, 2]
+
+
+async def test_a_request_that_was_refused_is_refused_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody takes it for applied because it had a number."""
+    monkeypatch.setattr("scanner.storage.memory.bucket.ENTRY_BYTES_MAX", 100)
+    async with served() as (bucket, recorder, disk):
+        disk.release(100)
+        for _ in range(2):
+            large = [each for batch in BATCHES[:9] for each in batch]
+            with pytest.raises(ArgumentInvalid, match="too large"):
+                await bucket.submit(large, number=RequestNumber(bytes(16), 1, 0)).wait_durable()
+        assert recorder.bucket.log_end == 0
+
+
+async def test_a_share_that_was_refused_is_written_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was not applied; and of a piece that is too large itself the rows of one key come in their order."""
+    monkeypatch.setattr("scanner.storage.memory.bucket.ENTRY_BYTES_MAX", 100)
+    share = TransactionShare("load", 2)
+    ((key, _),) = BATCHES[0]
+    versions = [Mutation(key, row) for batch in BATCHES[:9] for _, row in batch]
+    async with served() as (bucket, recorder, disk):
+        disk.release(100)
+        with pytest.raises(ArgumentInvalid, match="too large"):
+            await bucket.submit(versions, transaction=share).wait_durable()
+        assert await bucket.submit_pieces((each for each in [versions]), share).wait_durable() == (0, 17)
+        written = list(read_changes(recorder.bucket, 0, 17))
+        assert [each.row for each in written if each.kind in SHOWN] == [row for _, row in versions]
+
+
+async def test_a_request_that_turns_out_to_be_applied_is_not_written_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Storage may have been opened anew since it was looked for, and know what a commit that failed has left."""
+    number = RequestNumber(bytes(16), 1, 0)
+    async with served() as (bucket, recorder, disk):
+        disk.release(100)
+        real, storage = recorder.prepare, recorder.bucket
+
+        def prepare(groups: Sequence[Sequence[Mutation]], *arguments: int) -> PreparedCommit:
+            if not storage.log_end:
+                left = {number.writer_id: [AppliedRequest(1, 0, 1, 0)]}
+                storage.commit_prepared(storage.prepare(groups), requests=left)
+            return real(groups, *arguments)
+
+        monkeypatch.setattr(recorder, "prepare", prepare)
+        assert await bucket.submit(BATCHES[0], number=number).wait_durable() == (0, 1)
+        assert storage.log_end == 1
+
+
+async def test_no_newer_floor_is_told_before_a_share_is_there() -> None:
+    """Its first pieces may be older."""
+    floor, told = SimpleNamespace(floor_us=10), list[int]()
+
+    def pieces() -> Generator[Sequence[Mutation], None, None]:
+        for number in range(3):
+            yield BATCHES[number]
+            floor.floor_us = 1_000
+            told.append(bucket.commit_time_floor_us)
+
+    disk = Disk()
+    disk.release(100)
+    async with trio.open_nursery() as nursery:
+        storage = filled_store(0).bucket("items", 0)
+        bucket = ServedBucket(
+            storage, ScannerConfig(), nursery, disk, clock_us=lambda: 5, floor=cast("CommitTimeFloor", floor)
+        )
+        await bucket.submit_pieces(pieces(), TransactionShare("load", 1)).wait_durable()
+        first, *_ = read_changes(storage, 0, 3)
+        assert max(told) < first.timestamp_us
+        assert bucket.commit_time_floor_us == 1_000
+
+
+async def test_no_newer_floor_is_told_behind_a_failed_commit() -> None:
+    """It may be there all the same, with the time that it had."""
+    floor = SimpleNamespace(floor_us=10)
+    async with trio.open_nursery() as nursery:
+        storage = Recorder(filled_store(0).bucket("items", 0))
+        bucket = ServedBucket(
+            cast("Bucket", storage), ScannerConfig(), nursery, Disk(), floor=cast("CommitTimeFloor", floor)
+        )
+        assert bucket.commit_time_floor_us == 10
+        floor.floor_us, storage.failure = 1_000, StoreFailed("its sync failed")
+        assert bucket.commit_time_floor_us == 10
+        storage.failure = None
+        assert bucket.commit_time_floor_us == 1_000
 
 
 async def test_a_share_that_was_written_is_not_written_again() -> None:
