@@ -297,7 +297,7 @@ async def send_much(stream: Stream) -> None:
 
 
 async def receive_all(stream: Stream) -> None:
-    await stream.send(bytes(9_000))
+    await stream.send(bytes(2_500))
     await stream.send_end()
     while await stream.receive() is not None:
         pass
@@ -311,7 +311,7 @@ async def wait_for_credit(stream: Stream) -> None:
 async def test_cancellation_sweep(what: Sweep) -> None:
     """Cancelled at its k-th wait, a call of ours leaves the connection and the other streams intact."""
     async with memory_pair({"/echo": echo}, TINY, lockstep=True) as (client, server, *_):
-        for turns in range(40):
+        for turns in range(80):
             async with client.open_stream("/echo") as stream, trio.open_nursery() as nursery:
                 done = False
 
@@ -327,6 +327,7 @@ async def test_cancellation_sweep(what: Sweep) -> None:
             await check_echo(client)
             if done:
                 break
+        assert done is (what is receive_all)  # The others wait for what nobody does.
         await trio.testing.wait_all_tasks_blocked()
         assert server.statistics().streams == 0
         core = client._driver.core

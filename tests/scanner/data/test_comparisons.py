@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from scanner.data import comparisons
@@ -323,6 +323,7 @@ def literal_of_peer(text: str) -> Any:
 
 
 @given(cases())
+@example((pa.array([0], pa.date32()), [], [(Temporal("1970-01-02"), Fraction(86_400))]))
 def test_an_exact_cell_is_equal_to_its_value(case: tuple[pa.Array, list[object], list[Literal]]) -> None:
     """A cell that is made of a value is equal to it, or the value is refused."""
     column, _, literals = case

@@ -65,6 +65,7 @@ def block(tmp_path_factory: pytest.TempPathFactory) -> ImageBlock:
 
 @given(changes=CHANGES, bounds=st.tuples(ROW, ROW), cuts=st.tuples(st.tuples(ROW, ROW), st.tuples(ROW, ROW)))
 @example(changes={2 * ROWS - 1: 1000}, bounds=(0, ROWS), cuts=((1, ROWS), (1, ROWS)))
+@example(changes={2: None, 4: None}, bounds=(1, 3), cuts=((0, 0), (0, 0)))  # Nothing is left.
 def test_rows_are_those_of_a_dict(
     block: ImageBlock,
     changes: dict[int, int | None],

@@ -148,10 +148,6 @@ def test_a_pad_length_may_come_in_the_next_read() -> None:
         assert drain_messages(peer.core, stream) == [b"x" * 50]
 
 
-def connection_outstanding(core: ConnectionCore) -> int:
-    return core.windows.connection.outstanding
-
-
 def window_is_whole(core: ConnectionCore) -> bool:
     """All octets received were credited: announced, or owed and under the threshold."""
     window = core.windows.connection
