@@ -146,6 +146,19 @@ def scale(output: Path | None) -> None:
 
 @main.command()
 @_json
+@_number("--rows", 100_000_000, "Of the larger table; the smaller one has a tenth.", least=1000)
+def growth(output: Path | None, rows: int) -> None:
+    """Does anything grow faster than the rows? A table of a hundred million, and one of a tenth.
+
+    Takes about ten minutes, and ten gigabytes of disk. Example: python -m bench growth --rows 10000000
+    """
+    from bench.questions.growth import run
+
+    _judge(run(output, Console(), rows=rows))
+
+
+@main.command()
+@_json
 def credit(output: Path | None) -> None:
     """How far past its credit does a scan go, direct and through nginx, nghttpx and Envoy?
 

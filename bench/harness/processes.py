@@ -6,6 +6,7 @@ import multiprocessing
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import psutil
@@ -46,6 +47,11 @@ class Peer:
     def resident_bytes(self) -> int:
         """Resident memory now."""
         return int(self._process.memory_info().rss)
+
+    def resident_bytes_max(self) -> int:
+        """The most that it was, since the process began."""
+        told = Path(f"/proc/{self.pid}/status").read_text(encoding="ascii")
+        return 1024 * int(told.partition("VmHWM:")[2].split(maxsplit=1)[0])
 
     def disk_read_bytes(self) -> int:
         """That the process had fetched from the disk so far; what was in the page cache does not count."""
