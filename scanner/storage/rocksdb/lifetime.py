@@ -81,7 +81,9 @@ class Lifetime:
         Raises:
             ScannerError: It cannot be opened; it is closed.
         """
-        opened = self._opener.open(create=create, read_only=read_only, failure=self.failure)
+        # Not the failure itself: the error of this opening would keep it, and whatever its traceback keeps.
+        is_full = isinstance(self.failure, DiskFull)
+        opened = self._opener.open(create=create, read_only=read_only, is_full=is_full)
         self._on_open(opened, self.idle)
         self.database, self._number = opened.database, opened.number
 
@@ -170,7 +172,10 @@ class Lifetime:
     def fail(self, error: ScannerError) -> None:
         """Take no writes any more, and open no scans, until it is reopened."""
         self.failure = error
-        _logger.error("%s takes no writes until it is reopened, since one failed: %s", self._path, error)
+        # Its text: who keeps records of the log, as an error tracker, must not keep its traceback (see `open`).
+        _logger.error(
+            "%s takes no writes until it is reopened, since one failed: %s", self._path, error.message
+        )
 
     def close(self) -> None:
         """Close it for good; see `RocksBucket.close`."""

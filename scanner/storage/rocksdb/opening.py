@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from rocksdict import WriteBatch
 
-from scanner.errors import DataCorrupted, DiskFull, ScannerError, StoreFailed
+from scanner.errors import DataCorrupted, DiskFull, StoreFailed
 from scanner.storage.rocksdb.bucket_state import (
     APPLIED,
     IDENTITY_KEY,
@@ -69,15 +69,13 @@ class BucketOpener:
     place: DirectoryHandle | None
     """The data directory, by which RocksDB finds it. None: that is not looked at."""
 
-    def open(
-        self, *, create: bool = False, read_only: bool = False, failure: ScannerError | None = None
-    ) -> Opened:
+    def open(self, *, create: bool = False, read_only: bool = False, is_full: bool = False) -> Opened:
         """Open the database, and read what it says of itself.
 
         Args:
             create: Make it, which must not exist; else it must.
             read_only: For reading; nothing in its directory is changed.
-            failure: Why it is not opened for writing, if that is known.
+            is_full: It is not opened for writing since the disk is full.
 
         Raises:
             ScannerError: It cannot be opened; it is closed.
@@ -101,7 +99,7 @@ class BucketOpener:
                 self._write_first(database)
             require_identity(database, self.identity)
             reached = database.rocks.latest_sequence_number()  # Undoing has numbers, too.
-            self._undo_unfinished(database, failure)
+            self._undo_unfinished(database, is_full=is_full)
             state = load_state(database)
             known = read_durable_end(self.path, self.identity)
             if known is not None and not known.is_reached(state.log_range.end, reached):
@@ -144,12 +142,11 @@ class BucketOpener:
         APPLIED.put(database, batch, {}, {ALL_KNOWN: AppliedShare(0, 0, 0)})
         write_synced(database, batch)
 
-    def _undo_unfinished(self, database: Database, failure: ScannerError | None) -> None:
+    def _undo_unfinished(self, database: Database, *, is_full: bool) -> None:
         """Take back what a crash or a failure cut off."""
         if database.read_only:
             if unfinished_range(database) is not None:
-                kind = DiskFull if isinstance(failure, DiskFull) else StoreFailed
-                raise kind(
+                raise (DiskFull if is_full else StoreFailed)(
                     f"{self.path}: a transaction was being applied and has to be undone first, which the disk refuses;"
                     " make room"
                 )

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
 
 import pyarrow as pa
 import pytest
@@ -28,6 +28,7 @@ from scanner.errors import (
     StoreLocked,
     TooManyFiles,
 )
+from scanner.storage.rocksdb import bucket as rocks_bucket
 from scanner.storage.rocksdb.bucket import RocksBucket
 from scanner.storage.rocksdb.catalog import load_catalog
 from scanner.storage.rocksdb.config import StorageConfig
@@ -303,6 +304,44 @@ def test_columns_that_cannot_be_added_are_refused(tmp_path: Path) -> None:
         with pytest.raises(ArgumentInvalid, match="has a column 'text' already"):
             store.add_column("items", pa.field("text", pa.string()))
         assert store.table("items") == ITEMS
+
+
+def test_a_bucket_whose_flush_was_refused_takes_writes_again(tmp_path: Path) -> None:
+    """The error is kept until then, and with it what refers to the database would keep the directory locked."""
+    with RocksStore.open(tmp_path) as store:
+        store.create_table(ITEMS)
+        bucket = store.bucket("items", 0)
+        bucket.commit([[put(1, "acknowledged")]])
+        with file_size_limit(16), pytest.raises(StoreFailed, match="File too large"):
+            bucket.flush()
+        with pytest.raises(StoreFailed, match="until it is reopened"):
+            bucket.commit([[put(2, "refused")]])
+        bucket.reopen(writable=True)
+        assert bucket.failure is None
+        bucket.commit([[put(2, "later")]])
+        assert contents(bucket) == {1: "acknowledged", 2: "later"}
+
+
+def test_what_keeps_a_directory_locked_keeps_it_no_longer_than_the_next_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error refers to the database by its traceback, and the error after it does not keep it."""
+    with RocksStore.open(tmp_path) as store:
+        store.create_table(ITEMS)
+        bucket = store.bucket("items", 0)
+
+        def refuse(database: Database, batch: WriteBatch) -> NoReturn:
+            kv = database.kv
+            raise StoreFailed(f"{kv.path()}: the disk refused")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(rocks_bucket, "write_synced", refuse)
+            with pytest.raises(StoreFailed, match="nothing of this write is promised"):
+                bucket.commit([[put(1, "x")]])
+        bucket.reopen(writable=True)
+        assert "open in this process already" in str(bucket.failure)
+        bucket.reopen(writable=True)
+        assert bucket.failure is None
 
 
 def test_a_bucket_whose_disk_refused_takes_nothing_until_it_is_reopened(tmp_path: Path) -> None:
