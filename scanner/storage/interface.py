@@ -445,7 +445,7 @@ class Bucket(Protocol):
         """Write what is in memory into files; commits wait. Blocks for as long as that takes.
 
         Raises:
-            StoreFailed: the disk refused.
+            StoreFailed: the disk refused; as after a failed commit.
         """
 
     def free_log(self) -> bool:
@@ -458,7 +458,7 @@ class Bucket(Protocol):
             Whether something was given back.
 
         Raises:
-            StoreFailed: the disk refused.
+            StoreFailed: the disk refused; as after a failed commit.
             DataCorrupted: a file is damaged.
         """
 
@@ -471,7 +471,7 @@ class Bucket(Protocol):
             Whether some were joined.
 
         Raises:
-            StoreFailed: the disk refused.
+            StoreFailed: the disk refused; as after a failed commit.
             DataCorrupted: a file is damaged; nothing was done.
         """
 
@@ -481,7 +481,7 @@ class Bucket(Protocol):
         Blocks for as long as that takes; meant for a worker thread. Commits and scans go on beside it.
 
         Raises:
-            StoreFailed: the disk refused.
+            StoreFailed: the disk refused; as after a failed commit.
             DataCorrupted: a file is damaged.
         """
 

@@ -415,7 +415,7 @@ class RocksBucket:
             note_checkpoint(database, batch, checkpoint)
             self._make_durable(database, batch)
             self._note_durable(database)
-            with self._flushing(database):
+            with self._watching(database):
                 make_checkpoint(database, directory, checkpoint)
             return checkpoint
 
@@ -453,13 +453,13 @@ class RocksBucket:
                 return False  # That cut was not durable, and went when the bucket was opened anew.
             # The deletion gets a file of its own. In one with newer changes it would reach over all of the log that is
             # between, and RocksDB would write that again.
-            with self._flushing(database):
+            with self._watching(database):
                 flush_database(database)
                 self._delete_truncated(database, log_range)
                 flush_database(database)
             # Cut between the flush of the log and that of the rows, it would be of two states.
             write_manifest_length(self._path, self._identity)
-        with self._lifetime.compacting() as database:
+        with self._lifetime.compacting() as database, self._watching(database):
             self._lifetime.require_in_place()
             compact_log(database, last_key(log_range.start - 1))
             self._freed = log_range.start  # Here: once the bucket is opened anew, nothing is known of that.
@@ -474,7 +474,8 @@ class RocksBucket:
                 return False
             require_readable(database, files, self._lifetime.require_not_closing)
             self._lifetime.require_in_place()
-            join_log_files(database, files[0].start_key, files[-1].end_key)
+            with self._watching(database):
+                join_log_files(database, files[0].start_key, files[-1].end_key)
             return True
 
     def compact(self) -> None:
@@ -483,7 +484,7 @@ class RocksBucket:
             database, log_range = self._lifetime.writable(), self._state.log_range
             if self._freed != log_range.start:
                 self._delete_truncated(database, log_range)
-        with self._lifetime.compacting() as database:
+        with self._lifetime.compacting() as database, self._watching(database):
             self._lifetime.require_in_place()
             compact_database(database)
 
@@ -533,7 +534,7 @@ class RocksBucket:
         """See `Bucket.flush`."""
         with self._lifetime.committing:
             database = self._lifetime.writable()
-            with self._flushing(database):
+            with self._watching(database):
                 flush_database(database)
             write_manifest_length(self._path, self._identity)
 
@@ -553,8 +554,11 @@ class RocksBucket:
             reader.close()
 
     @contextmanager
-    def _flushing(self, database: Database) -> Iterator[None]:
-        """See whether the flushes of the block have failed: RocksDB takes no writes after that."""
+    def _watching(self, database: Database) -> Iterator[None]:
+        """See whether flushes and compactions of the block have failed: RocksDB takes no writes after that.
+
+        Found here it costs no writer its write: the bucket is opened anew before.
+        """
         errors = background_errors(database)
         try:
             yield

@@ -37,6 +37,7 @@ from scanner.storage.rocksdb.sst_files import sst_files
 from scanner.storage.rocksdb.store import RocksStore
 from tests.support.changelog import chunks
 from tests.support.changes import read_changes
+from tests.support.file_limit import file_size_limit
 from tests.support.living import copy_living
 from tests.support.storage_damage import delete_change, flip, raw_database
 from tests.support.storage_tables import ITEMS, changes_of, put, puts
@@ -601,6 +602,16 @@ def test_who_closes_a_bucket_does_not_wait_until_its_log_is_read(
     with pytest.raises(StoreClosed):
         of_ten_files.free_log()
     closing[0].join()
+
+
+def test_a_compaction_that_was_refused_is_known_before_a_write_fails(of_ten_files: RocksBucket) -> None:
+    """RocksDB takes no writes after it; opened anew at once, the bucket does, and no writer notices."""
+    with file_size_limit(16), pytest.raises(StoreFailed, match="File too large"):
+        of_ten_files.join_log()
+    assert "File too large" in str(of_ten_files.failure)
+    of_ten_files.reopen(writable=True)
+    of_ten_files.commit([[put(100, "x")]])
+    assert of_ten_files.join_log()
 
 
 def test_a_cut_that_was_not_durable_is_not_freed(
