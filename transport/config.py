@@ -73,8 +73,8 @@ class TransportConfig:
     """At a server: from the opening of a call to its first octet of a message, or its end. Later is answered by
     DEADLINE_EXCEEDED. 0: never."""
     idle_timeout_s: float = 3_600.0
-    """At a server: a connection without calls for this long, and up to a PING's interval more, is drained and closed,
-    which its client can tell from a failure; one that has not gone `handshake_timeout_s` later is cut off. 0: never."""
+    """At a server: a connection without calls for this long is drained and closed, which its client can tell from a
+    failure; one that has not gone `handshake_timeout_s` later is cut off. 0: never."""
     send_timeout_s: float = 60.0
     """A write of which the socket takes nothing for this long ends the connection."""
     drain_timeout_s: float = 30.0

@@ -36,7 +36,7 @@ async def test_idle_connection_is_drained(autojump_clock: trio.testing.MockClock
         await check_echo(client)
         await pass_time(99)
         assert alive(client)
-        await pass_time(2 + IDLE.ping_interval_s)
+        await pass_time(2)
         assert not alive(client)
         assert server.statistics().connections == 0
         with pytest.raises(ConnectionLost, match="NO_ERROR"):
@@ -60,18 +60,18 @@ async def test_idle_clock_starts_with_the_end_of_the_last_call(
             await pass_time(1_000)
             ended.set()
             assert await stream.receive() is None
-        await pass_time(75)  # and one PING at least: that is how exact the clock is
+        await pass_time(75)
         assert alive(client)
         await check_echo(client)
         await pass_time(75)
         assert alive(client)
-        await pass_time(50)
+        await pass_time(26)
         assert not alive(client)
         assert server.statistics().connections == 0
 
 
 async def test_idle_clock_needs_no_keepalive(autojump_clock: trio.testing.MockClock) -> None:
-    """Where nothing is heard between the end of a call and the idle limit, the limit counts from when it is noticed."""
+    """Where nothing is heard since the end of a call, the idle limit counts from that end."""
     config = TransportConfig(idle_timeout_s=100, ping_interval_s=0)
     ended = trio.Event()
 
@@ -84,9 +84,9 @@ async def test_idle_clock_needs_no_keepalive(autojump_clock: trio.testing.MockCl
             await pass_time(1_000)
             ended.set()
             assert await stream.receive() is None
-        await pass_time(90)
+        await pass_time(99)
         assert alive(client)
-        await pass_time(111)
+        await pass_time(2)
         assert not alive(client)
 
 

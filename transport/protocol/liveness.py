@@ -39,7 +39,6 @@ class Liveness:
         "_config",
         "_header_deadline",
         "_heard",
-        "_idle",
         "_idle_limit_s",
         "_idle_since",
         "_ping_behind",
@@ -52,8 +51,7 @@ class Liveness:
     def __init__(self, config: TransportConfig, now: float, *, idle_timeout_s: float = 0.0) -> None:
         self._config = config
         self._started = self._heard = now
-        self._idle = True
-        self._idle_since: float | None = now  # None: the clock was not seen since
+        self._idle_since = now  # infinity: it is not idle
         self._idle_limit_s = idle_timeout_s
         self._ping_sent: float | None = None
         self._ping_behind = Acknowledged()
@@ -64,20 +62,18 @@ class Liveness:
         """The peer sent something."""
         self._heard = now
         self._ping_sent = None
-        if self._idle and self._idle_since is None:
-            self._idle_since = now
 
-    def set_idle(self, *, idle: bool) -> None:
-        """The connection's last call has ended, or its first one has begun."""
-        self._idle, self._idle_since = idle, None
+    def calls_began(self) -> None:
+        """The connection's first call has begun."""
+        self._idle_since = math.inf
+
+    def calls_ended(self, now: float) -> None:
+        """Its last call has ended."""
+        self._idle_since = now
 
     def idle_expired(self, now: float) -> bool:
         """Whether there was no call for too long. True again `handshake_timeout_s` later, if there still is none."""
-        if not self._idle or not self._idle_limit_s:
-            return False
-        if self._idle_since is None:
-            self._idle_since = now
-        if now < self._idle_since + self._idle_limit_s:
+        if not self._idle_limit_s or now < self._idle_since + self._idle_limit_s:
             return False
         self._idle_since, self._idle_limit_s = now, self._config.handshake_timeout_s
         return True
@@ -107,9 +103,8 @@ class Liveness:
                 deadline = min(deadline, self._heard + self._config.ping_interval_s)
             else:
                 deadline = min(deadline, self._ping_sent + self._config.ping_timeout_s)
-        if self._idle and self._idle_limit_s:
-            since = self._heard if self._idle_since is None else self._idle_since
-            deadline = min(deadline, since + self._idle_limit_s)
+        if self._idle_limit_s:
+            deadline = min(deadline, self._idle_since + self._idle_limit_s)
         return deadline
 
     def ping_due(self, now: float, acknowledged: Acknowledged) -> bool:

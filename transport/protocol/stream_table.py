@@ -144,7 +144,7 @@ class StreamTable:
             now=now,
             connection_clock=self._window_clock,
         )
-        self._liveness.set_idle(idle=False)
+        self._liveness.calls_began()
         self.first_messages.opened(now)
         return stream
 
@@ -172,7 +172,7 @@ class StreamTable:
         del self.open[stream.stream_id]
         self._left.pop(stream, None)
         if not self.open:
-            self._liveness.set_idle(idle=True)
+            self._liveness.calls_ended(self._clock.now)
         self.remember(stream.stream_id, Closed(reset_by_us, reset_by_peer))
         self._events.add(StreamClosed(stream))
         self._events.readable(stream)
