@@ -32,6 +32,7 @@ from scanner.errors import (
     DataCorrupted,
     ScannerError,
     StageNotFound,
+    StoreClosed,
     StoreFailed,
     TableNotFound,
     TooManyTransactions,
@@ -541,10 +542,16 @@ class Transactions:
         async def apply() -> None:
             await self._wait_earlier(table, decision)
             async with self._catalog.unless_dropped(table.name, decision.table_id):
-                async with table.gate.applying():
-                    shares = await self._applier.apply(
-                        table.files, table.name, decision, name.chosen(decision)
-                    )
+                try:
+                    async with table.gate.applying():
+                        shares = await self._applier.apply(
+                            table.files, table.name, decision, name.chosen(decision)
+                        )
+                except TableNotFound as error:
+                    # A drop refuses it from its beginning on, and may fail yet, or be given up.
+                    raise StoreClosed(
+                        f"table {table.name!r} was to be dropped, and is there still"
+                    ) from error
                 done = replace(decision, shares=shares)
                 await self._write(table, done)
             name.decision = done

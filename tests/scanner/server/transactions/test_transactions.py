@@ -40,6 +40,7 @@ from scanner.errors import (
 from scanner.proto.weir.v1 import transactions_pb2 as pb
 from scanner.server.auth.access import CredentialsFile
 from scanner.server.config import ScannerConfig
+from scanner.server.tables.bucket import ServedBucket
 from scanner.server.tables.catalog import Catalog, ServedTable
 from scanner.server.transactions import completion
 from scanner.server.transactions.decisions import Decision
@@ -115,6 +116,41 @@ async def test_a_table_that_is_dropped_while_its_version_is_applied(
         await client.drop_table("t")
         dropped.set()
     assert [record.message for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+async def test_a_table_that_is_not_dropped_after_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a drop has refused that then fails is not over: the version is applied, before any newer one."""
+    applying, dropping, refused = trio.Event(), trio.Event(), trio.Event()
+    apply_share = completion.Applier._apply_share
+
+    async def apply_late(*arguments: Any) -> Any:
+        applying.set()
+        await dropping.wait()
+        try:
+            return await apply_share(*arguments)
+        except TableNotFound:
+            refused.set()
+            raise
+
+    async def retire(*_: object) -> None:
+        dropping.set()
+        await refused.wait()
+        raise StoreFailed("the disk refused")
+
+    async with open_client(MemoryStore()) as (client, _):
+        table = await make_table(client)
+        version, newer = table.transaction("load", 1), table.transaction("load", 2)
+        await version.stage(rows({50: "new"}), part=0, attempt=0)
+        monkeypatch.setattr(completion.Applier, "_apply_share", apply_late)
+        monkeypatch.setattr(ServedBucket, "retire", retire)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(version.publish, {0: 0})
+            await applying.wait()
+            with pytest.raises(StoreFailed):
+                await client.drop_table("t")
+        await newer.stage(rows({51: "newer"}), part=0, attempt=0)
+        await newer.publish({0: 0})
+        assert await contents(table) == {**BEFORE, 50: "new", 51: "newer"}
 
 
 async def test_no_more_parts_than_a_version_may_have() -> None:
