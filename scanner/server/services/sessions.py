@@ -136,7 +136,9 @@ class SessionService:
             with stream.blocked_on(StallReason.STORAGE):
                 page = await self._make_page(claimed.resource, fields, request.batch_size_bytes)
         except ScannerError as error:
-            self._registry.terminate(claimed, error)
+            # One for which there is no room now stays parked, and goes on when the call is made again.
+            if not (error.retriable and claimed.resource.parked):
+                self._registry.terminate(claimed, error)
             self._registry.abandon(claimed)
             raise
         except BaseException:

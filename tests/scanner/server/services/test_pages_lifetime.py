@@ -283,6 +283,26 @@ async def test_a_snapshot_that_a_failed_write_has_taken_keeps_no_slot() -> None:
         assert kept(server) == 0
 
 
+async def test_a_session_without_room_to_go_on_is_there_still() -> None:
+    """Its storage was opened anew, and others hold all snapshots: the same call succeeds once one has ended."""
+    config = ScannerConfig(block_rows_max=100, snapshots_max=1, snapshot_linger_s=0)
+    async with serving(filled_store(ROWS), config) as (server, client):
+        scan = pull_wire(SESSION_MODEL, client)
+        await scan.next()
+        ((_, _, bucket),) = server._services.catalog.open_buckets()
+        async with bucket._commits:
+            await bucket._reopen(writable=True)
+        await write(client, write_request(sample([ROWS])))
+        other = pull_wire(TOKEN, client)
+        await other.next()
+        await shake(client)
+        assert isinstance(await failure(scan.next), TooManyScans)
+        await other.release()
+        await scan.read_all()
+        assert scan.table() == TABLE
+        assert kept(server) == 0
+
+
 async def test_a_page_beside_the_drop_is_told_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """From when a drop has ended its users until the table is gone, a scan by token is told of the drop."""
     store = filled_store(ROWS)
