@@ -84,7 +84,7 @@ class LeaseService:
         for target in targets:
             authorize(stream, Right.READ, target.table)
         before = self._keeper.get(key)
-        usual_ms = round(self._config.lease_ttl_s * 1000) if before is None else before.ttl_ms
+        usual_ms = max(1, round(self._config.lease_ttl_s * 1000)) if before is None else before.ttl_ms
         ttl_ms = self._ttl_ms(message.ttl_ms) or usual_ms
         acquired = await self._keeper.acquire(
             key,

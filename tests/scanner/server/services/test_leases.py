@@ -299,6 +299,15 @@ async def test_a_damaged_document_stops_the_start(tmp_path: Path) -> None:
         pass
 
 
+async def test_the_shortest_lease_that_can_be_configured_harms_no_start() -> None:
+    """Its time is told and written in milliseconds: one at least."""
+    store = filled_store(20)
+    async with serving(store, ScannerConfig(lease_ttl_s=1e-5)) as (_, client):
+        await client.call(methods.LEASES + "AcquireLease", acquire_request())
+    async with serving(store):
+        pass
+
+
 async def test_leases_and_their_checkpoints_survive_the_server(tmp_path: Path) -> None:
     """After a restart the same lease gives the same rows, while newer checkpoints come and go."""
     config = scanner_config()
