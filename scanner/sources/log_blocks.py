@@ -29,16 +29,14 @@ import numpy as np
 import pyarrow as pa
 
 from scanner.data.changes import change_rows, table_columns
-from scanner.data.filters import Filter
 from scanner.wire.batches import EncodedRows, batch_size_bytes, encode_rows
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from scanner.data.filters import Filter
     from scanner.data.rows import RowCodec
-    from scanner.data.table import TableDescription
     from scanner.storage.interface import Bucket
-    from scanner.wire.queries import ScanQuery
 
 _BLOCK_BYTES_MAX: Final = 256 * 1024
 """Stored bytes of a block, about: what a batch may cost that all tails have to hold credit for."""
@@ -111,25 +109,19 @@ class LogBlocks:
 
     Args:
         bucket: Of the storage.
-        table: As the scans know it: columns that were added since are not theirs.
         schema: The columns that are wanted (`scanner.data.changes.change_schema`).
-        query: Its filter is what counts.
+        row_filter: What passes; those of other buckets may have the same.
         codec: The table's codec of now: it reads rows of every schema that the table ever had.
         ring_bytes_max: Memory for the newest blocks, in bytes, above 0.
         budget: Of all rings of the server; None: this one is alone.
         on_decode: Called for each block that is read and decoded.
-
-    Raises:
-        ColumnNotFound: The filter names a column that the table has not.
-        ArgumentInvalid: A literal of the filter does not fit its column.
     """
 
     def __init__(
         self,
         bucket: Bucket,
-        table: TableDescription,
         schema: pa.Schema,
-        query: ScanQuery,
+        row_filter: Filter,
         codec: Callable[[], RowCodec],
         *,
         ring_bytes_max: int,
@@ -139,7 +131,7 @@ class LogBlocks:
         self._bucket = bucket
         self.schema = schema
         self._codec = codec
-        self._filter = Filter(query.predicates, table.schema)
+        self._filter = row_filter
         wanted = table_columns(schema.names)
         self._decoded = wanted + tuple(name for name in self._filter.columns if name not in wanted)
         self._ring: deque[LogBlock] = deque()

@@ -55,6 +55,10 @@ if TYPE_CHECKING:
 _RESUMED = "the resume token"
 _FETCHED_BLOCKS_MAX: Final = 4
 """Columns and filters of one bucket whose newest changes are kept between fetches; the rings' budget holds for them."""
+_KEPT_LITERALS_BYTES_MAX: Final = 16 * 1024
+"""What the literals of a filter that is kept with them take: no budget holds for it."""
+_VALUE_BYTES: Final = 16
+"""Of a literal that is neither text nor octets, about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +73,21 @@ class _Wanted:
     principal: str = ""
     source: int = pb.SCAN_SOURCE_LOG
     snapshot_offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedChanges:
+    """What a fetch wants of a table, the same of each of its buckets. Made by `LogOpener.resolve`."""
+
+    table: ServedTable
+    query: ScanQuery
+    """With its columns."""
+    row_filter: Filter
+    """That of the query."""
+    fingerprint: bytes
+    """Of the query."""
+    is_small: bool
+    """Whether its filter takes so little memory that it may be kept for the next fetch."""
 
 
 class LogOpener:
@@ -100,6 +119,8 @@ class LogOpener:
             ServedBucket, weakref.WeakValueDictionary[tuple[int, bytes], LogBlocks]
         ] = weakref.WeakKeyDictionary()
         """By bucket; then by how often its storage was opened anew, and by columns and filter."""
+        self._filters: weakref.WeakValueDictionary[tuple[int, bytes], Filter] = weakref.WeakValueDictionary()
+        """By table and query: to bind thousands of literals takes long, and those of many buckets are the same."""
         self._fetched: dict[ServedBucket, deque[LogBlocks]] = {}
         """What fetches wanted lately, until the table is dropped: between two of them nobody else may keep it."""
 
@@ -257,14 +278,11 @@ class LogOpener:
         snapshot.snapshot_id = state.snapshot_id
         return self._hybrid(snapshot, None, state.log_offset, principal)
 
-    async def resolve(self, query: ScanQuery) -> tuple[ServedTable, ScanQuery]:
+    async def resolve(self, query: ScanQuery) -> FetchedChanges:
         """Look up the table of a fetch, and check what is asked for of it.
 
         Args:
             query: What to deliver; its columns may be those of a change, too.
-
-        Returns:
-            The table, and the query with its columns.
 
         Raises:
             TableNotFound, ColumnNotFound, ArgumentInvalid: The query does not fit.
@@ -274,18 +292,19 @@ class LogOpener:
         """
         _require_all_keys(query)
         table = await self._catalog.table(query.table, query.table_id)
-        Filter(query.predicates, table.description.schema)
-        return table, table.schema.resolve(query, changes=True)
+        query = table.schema.resolve(query, changes=True)
+        name = fingerprint(query)
+        is_small = _literals_bytes(query) <= _KEPT_LITERALS_BYTES_MAX
+        return FetchedChanges(table, query, self._filter_of(table, query, name), name, is_small)
 
     async def open_fetch(
-        self, table: ServedTable, bucket: ServedBucket, query: ScanQuery, position: pb.FetchPosition
+        self, changes: FetchedChanges, bucket: ServedBucket, position: pb.FetchPosition
     ) -> OpenScan[LogSource]:
         """Open a bucket's changelog for one answer, which keeps nothing of the log.
 
         Args:
-            table: Of `resolve`.
-            bucket: Of it.
-            query: Likewise.
+            changes: Of `resolve`.
+            bucket: Of its table.
             position: Where to go on, or to begin; it may be inside a commit.
 
         Returns:
@@ -315,8 +334,14 @@ class LogOpener:
                 offset = start_offset(storage, position.start, now_us)
             stop = Stop(position.stop_offset if position.HasField("stop_offset") else None)
             stop_offset = stop.resolve(storage, offset)
-            scan = bucket.admit(self._source(_Wanted(table, bucket, query, stop_offset), offset, START))
-        blocks = scan.source.blocks
+            wanted = _Wanted(changes.table, bucket, changes.query, stop_offset)
+            scan = bucket.admit(self._source(wanted, offset, START, name=changes.fingerprint))
+        if changes.is_small:
+            self._keep(changes.table, bucket, scan.source.blocks)
+        return scan
+
+    def _keep(self, table: ServedTable, bucket: ServedBucket, blocks: LogBlocks) -> None:
+        """Keep for the next fetch what one has wanted."""
         recent = self._fetched.get(bucket)
         if recent is None:
             recent = self._fetched[bucket] = deque(maxlen=_FETCHED_BLOCKS_MAX)
@@ -324,7 +349,6 @@ class LogOpener:
             table.when_dropped.append(functools.partial(self._forget, bucket))
         if blocks not in recent:
             recent.append(blocks)
-        return scan
 
     async def _stop_reached(self, query: ScanQuery, stop: Stop) -> int | None:
         """A stop that the log already has, which the snapshot is then as of; None: none, or not yet.
@@ -399,19 +423,25 @@ class LogOpener:
             opened.scan.reopen(source, None)
 
     def _source(
-        self, of: _Wanted | LogScan, offset: int, position: Position, *, covered: int | None = None
+        self,
+        of: _Wanted | LogScan,
+        offset: int,
+        position: Position,
+        *,
+        covered: int | None = None,
+        name: bytes | None = None,
     ) -> LogSource:
-        table, bucket, unlimited = of.table, of.bucket, replace(of.query, row_limit=None)
+        """Read what is wanted from an offset on; `name` is the fingerprint of its query without a limit, if known."""
+        table, bucket = of.table, of.bucket
+        name = name or fingerprint(replace(of.query, row_limit=None))
         shared = self._blocks.setdefault(bucket, weakref.WeakValueDictionary())
-        key = (bucket.storage_openings, fingerprint(unlimited))
+        key = (bucket.storage_openings, name)
         blocks = shared.get(key)
         if blocks is None:
-            description = table.description
             blocks = LogBlocks(
                 bucket.storage,
-                description,
-                change_schema(description, unlimited.columns),
-                unlimited,
+                change_schema(table.description, of.query.columns),
+                self._filter_of(table, of.query, name),
                 lambda: table.schema.row_codec,
                 ring_bytes_max=self._config.log_ring_bytes,
                 budget=self._rings,
@@ -427,6 +457,21 @@ class LogOpener:
             row_limit=of.query.row_limit,
             position=position,
         )
+
+    def _filter_of(self, table: ServedTable, query: ScanQuery, name: bytes) -> Filter:
+        """The filter of a query of this fingerprint."""
+        found = self._filters.get((table.table_id, name))
+        if found is None:
+            found = Filter(query.predicates, table.description.schema)
+            self._filters[table.table_id, name] = found
+        return found
+
+
+def _literals_bytes(query: ScanQuery) -> int:
+    """What the literals of a filter take, about."""
+    leaves = (leaf for predicate in query.predicates for leaf in predicate.leaves())
+    values = (value for leaf in leaves for value in leaf.literals)
+    return sum(len(value) if isinstance(value, str | bytes) else _VALUE_BYTES for value in values)
 
 
 def _require_all_keys(query: ScanQuery) -> None:

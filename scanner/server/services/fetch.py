@@ -29,9 +29,9 @@ from scanner.wire.queries import parse_request, query_from_proto
 
 if TYPE_CHECKING:
     from scanner.server.config import ScannerConfig
-    from scanner.server.log.opener import LogOpener
+    from scanner.server.log.opener import FetchedChanges, LogOpener
     from scanner.server.tables.bucket import ServedBucket
-    from scanner.server.tables.catalog import Catalog, ServedTable
+    from scanner.server.tables.catalog import Catalog
     from scanner.wire.queries import ScanQuery
     from transport import ServerStream
 
@@ -90,7 +90,8 @@ class FetchService:
             self.fetches_open -= 1
 
     async def _answer(self, stream: ServerStream, request: pb.FetchLogRequest, query: ScanQuery) -> None:
-        table, query = await self._logs.resolve(query)
+        changes = await self._logs.resolve(query)
+        table = changes.table
         if len(request.positions) > table.description.buckets:
             raise ArgumentInvalid(
                 f"{len(request.positions)} positions, but table {query.table!r} has {table.description.buckets} buckets"
@@ -108,11 +109,11 @@ class FetchService:
                 await pass_turn_among(number)
             for number, (part, position) in enumerate(zip(parts, request.positions, strict=True)):
                 if part.bucket is not None:
-                    await self._open(stream, opened, table, part, part.bucket, query, position)
+                    await self._open(stream, opened, changes, part, part.bucket, position)
                 await pass_turn_among(number)
             await self._fill(Fetch(parts, self._limits(request)))
             if request.with_schema:
-                schema = encode_schema(change_schema(table.description, query.columns))
+                schema = encode_schema(change_schema(table.description, changes.query.columns))
             fields = pb.FetchLogResponse(arrow_schema=schema, table_id=table.table_id)
             answer = encode_fetched(fields, [(part.fields(), part.batches) for part in parts])
         # A client that takes its time holds nothing but its answer.
@@ -131,14 +132,13 @@ class FetchService:
         self,
         stream: ServerStream,
         opened: ExitStack,
-        table: ServedTable,
+        changes: FetchedChanges,
         part: BucketFetch,
         bucket: ServedBucket,
-        query: ScanQuery,
         position: pb.FetchPosition,
     ) -> None:
         try:
-            part.scan = await self._logs.open_fetch(table, bucket, query, position)
+            part.scan = await self._logs.open_fetch(changes, bucket, position)
         except ScannerError as error:
             part.fail(error)
         else:

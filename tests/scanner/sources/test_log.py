@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scanner.data.changes import CHANGE_TYPES, change_schema
-from scanner.data.filters import Operator, Predicate
+from scanner.data.filters import Filter, Operator, Predicate
 from scanner.data.position import Position
 from scanner.errors import ArgumentInvalid, ColumnNotFound, OffsetOutOfRange, StoreClosed
 from scanner.sources.interface import EndReason
@@ -20,7 +20,6 @@ from scanner.sources.log import LogSource
 from scanner.sources.log_blocks import LogBlocks, RingBudget
 from scanner.storage.memory.store import MemoryStore
 from scanner.wire.batches import batch_size_bytes, decode_batch
-from scanner.wire.queries import ScanQuery
 from tests.support.changes import read_changes
 from tests.support.histories import Commit, changes_of, commit, histories, random_history
 from tests.support.storage_tables import ITEMS, items_of
@@ -56,9 +55,8 @@ def blocks_of(
     table = store.table("items")
     return LogBlocks(
         store.bucket("items", 0),
-        table,
         change_schema(table, columns),
-        ScanQuery(table="items", columns=columns, predicates=predicates),
+        Filter(predicates, table.schema),
         lambda: store.row_codec("items"),
         ring_bytes_max=ring,
         on_decode=on_decode,

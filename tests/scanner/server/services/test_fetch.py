@@ -13,6 +13,7 @@ import pytest
 import trio
 
 from scanner.data.changes import change_schema
+from scanner.data.filters import Filter
 from scanner.errors import (
     ArgumentInvalid,
     BucketNotFound,
@@ -489,6 +490,31 @@ async def test_nothing_of_a_dropped_table_stays_for_the_next_fetch() -> None:
         await client.call(TABLES + "DropTable", drop.SerializeToString())
         gc.collect()
         assert left() is None
+
+
+@pytest.mark.parametrize(("literals", "kept"), [(100, True), (2000, False)])
+async def test_a_filter_is_bound_once_for_all_buckets(
+    monkeypatch: pytest.MonkeyPatch, literals: int, kept: bool
+) -> None:
+    """That takes milliseconds where it has many literals; and then nothing of it is kept for the next fetch."""
+    bound, bind = list[weakref.ref[Filter]](), Filter.__init__
+
+    def bind_counted(self: Filter, *arguments: Any) -> None:
+        bind(self, *arguments)
+        bound.append(weakref.ref(self))
+
+    monkeypatch.setattr(Filter, "__init__", bind_counted)
+    one_of = pb.Predicate(
+        column="id",
+        operator=pb.Predicate.OPERATOR_IN,
+        literals=[pb.Literal(integer=number) for number in range(literals)],
+    )
+    async with serving_items(range(40), buckets=3) as (_, client):
+        query = pb.ScanQuery(table="items", filter=[one_of])
+        answers = await fetch(client, *(at(0, bucket) for bucket in range(3)), query=query)
+        assert sorted(row for each in answers for row in each.ids) == list(range(40))
+        gc.collect()
+        assert [each() is not None for each in bound] == [kept]
 
 
 async def test_a_cancelled_fetch_leaves_nothing() -> None:
