@@ -18,6 +18,7 @@ from google.protobuf.message import Message
 
 from scanner.errors import ArgumentInvalid, ResumeTokenInvalid
 from scanner.proto.weir.v1 import scanner_pb2 as pb
+from scanner.server.fairness import pass_turn
 from scanner.server.scan.tokens import TOKEN_BYTES_MAX
 from scanner.storage.lineage import HISTORY_BYTES
 from scanner.wire.queries import parse_request, require_short
@@ -81,7 +82,9 @@ class TokenReader:
             if query.columns or not self._tokens.made(token, principal):
                 raise
             table = await self._catalog.table(query.table, query.table_id)
-            state, query = self._read_older(token, query, principal, table, changes=source in OF_CHANGES)
+            state, query = await self._read_older(
+                token, query, principal, table, changes=source in OF_CHANGES
+            )
         table = await self._catalog.table(query.table, query.table_id)
         state.require(table_id=table.table_id, source=source, model=model)
         storage = (await self._catalog.bucket(table, state.bucket)).storage
@@ -115,7 +118,7 @@ class TokenReader:
         state.require(table_id=state.table_id, source=source, model=model)
         return state
 
-    def _read_older(
+    async def _read_older(
         self, token: bytes, query: ScanQuery, principal: str, table: ServedTable, *, changes: bool
     ) -> tuple[TokenState, ScanQuery]:
         """Read the token of a scan of all columns, when the table has had columns added, or the rows are changes."""
@@ -125,6 +128,7 @@ class TokenReader:
                 return self._tokens.read(token, resolved, principal), resolved
             except ResumeTokenInvalid as error:
                 refusal = error
+            await pass_turn()  # There may be thousands, and each looks at thousands of literals.
         assert refusal is not None  # There is one resolution at least.
         raise refusal
 

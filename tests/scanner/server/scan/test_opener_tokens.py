@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 import trio
 
@@ -77,6 +78,31 @@ async def test_a_token_of_other_columns_is_no_token_of_all_columns() -> None:
         with pytest.raises(ResumeTokenInvalid):
             await resume(at, first.token(), ScanQuery(table="items"))
         first.scan.close()
+
+
+async def test_others_have_a_turn_for_each_column_that_was_added() -> None:
+    """A token whose query names no columns may be of any that the table had: each is tried, with all literals."""
+    turns = 0
+
+    async def run() -> None:
+        nonlocal turns
+        while True:
+            await trio.lowlevel.checkpoint()
+            turns += 1
+
+    async with opening() as at, trio.open_nursery() as nursery:
+        opened = await at.opener.open(NAMED, "ann")
+        cut = opened.token()
+        opened.scan.close()
+        for number in range(20):
+            await at.catalog.add_column("items", pa.field(f"more_{number}", pa.int8()))
+        nursery.start_soon(run)
+        await trio.lowlevel.checkpoint()
+        turns = 0
+        with pytest.raises(ResumeTokenInvalid):
+            await resume(at, cut, ScanQuery(table="items"))
+        nursery.cancel_scope.cancel()
+    assert turns >= 20
 
 
 class Counting(Catalog):
