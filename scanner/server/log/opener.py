@@ -42,6 +42,8 @@ from scanner.sources.log import LogSource
 from scanner.sources.log_blocks import LogBlocks, RingBudget
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from scanner.errors import ScannerError
     from scanner.server.config import ScannerConfig
     from scanner.server.scan.kv_scan import KvScan
@@ -82,6 +84,8 @@ class FetchedChanges:
     table: ServedTable
     query: ScanQuery
     """With its columns."""
+    schema: pa.Schema
+    """Of the query's columns."""
     row_filter: Filter
     """That of the query."""
     fingerprint: bytes
@@ -293,9 +297,9 @@ class LogOpener:
         _require_all_keys(query)
         table = await self._catalog.table(query.table, query.table_id)
         query = table.schema.resolve(query, changes=True)
-        name = fingerprint(query)
+        schema, name = change_schema(table.description, query.columns), fingerprint(query)
         is_small = _literals_bytes(query) <= _KEPT_LITERALS_BYTES_MAX
-        return FetchedChanges(table, query, self._filter_of(table, query, name), name, is_small)
+        return FetchedChanges(table, query, schema, self._filter_of(table, query, name), name, is_small)
 
     async def open_fetch(
         self, changes: FetchedChanges, bucket: ServedBucket, position: pb.FetchPosition
@@ -335,7 +339,7 @@ class LogOpener:
             stop = Stop(position.stop_offset if position.HasField("stop_offset") else None)
             stop_offset = stop.resolve(storage, offset)
             wanted = _Wanted(changes.table, bucket, changes.query, stop_offset)
-            scan = bucket.admit(self._source(wanted, offset, START, name=changes.fingerprint))
+            scan = bucket.admit(self._source(wanted, offset, START, changes=changes))
         if changes.is_small:
             self._keep(changes.table, bucket, scan.source.blocks)
         return scan
@@ -429,18 +433,18 @@ class LogOpener:
         position: Position,
         *,
         covered: int | None = None,
-        name: bytes | None = None,
+        changes: FetchedChanges | None = None,
     ) -> LogSource:
-        """Read what is wanted from an offset on; `name` is the fingerprint of its query without a limit, if known."""
+        """Read what is wanted from an offset on; `changes`: it is this."""
         table, bucket = of.table, of.bucket
-        name = name or fingerprint(replace(of.query, row_limit=None))
+        name = changes.fingerprint if changes else fingerprint(replace(of.query, row_limit=None))
         shared = self._blocks.setdefault(bucket, weakref.WeakValueDictionary())
         key = (bucket.storage_openings, name)
         blocks = shared.get(key)
         if blocks is None:
             blocks = LogBlocks(
                 bucket.storage,
-                change_schema(table.description, of.query.columns),
+                changes.schema if changes else change_schema(table.description, of.query.columns),
                 self._filter_of(table, of.query, name),
                 lambda: table.schema.row_codec,
                 ring_bytes_max=self._config.log_ring_bytes,

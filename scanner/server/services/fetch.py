@@ -14,7 +14,6 @@ from collections import Counter
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final
 
-from scanner.data.changes import change_schema
 from scanner.data.keys import KeyRange
 from scanner.data.table import BUCKETS_MAX
 from scanner.errors import ArgumentInvalid, ScannerError, TooManyScans
@@ -113,7 +112,7 @@ class FetchService:
                 await pass_turn_among(number)
             await self._fill(Fetch(parts, self._limits(request)))
             if request.with_schema:
-                schema = encode_schema(change_schema(table.description, changes.query.columns))
+                schema = encode_schema(changes.schema)
             fields = pb.FetchLogResponse(arrow_schema=schema, table_id=table.table_id)
             answer = encode_fetched(fields, [(part.fields(), part.batches) for part in parts])
         # A client that takes its time holds nothing but its answer.

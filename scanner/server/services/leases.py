@@ -81,8 +81,8 @@ class LeaseService:
             )
         may_checkpoint = may(stream, Right.ADMIN)
         targets = [_target(each, may_checkpoint) for each in message.targets]
-        for target in targets:
-            authorize(stream, Right.READ, target.table)
+        for table in dict.fromkeys(target.table for target in targets):
+            authorize(stream, Right.READ, table)
         before = self._keeper.get(key)
         usual_ms = max(1, round(self._config.lease_ttl_s * 1000)) if before is None else before.ttl_ms
         ttl_ms = self._ttl_ms(message.ttl_ms) or usual_ms
