@@ -138,7 +138,7 @@ class KeptRegistry(Generic[IdT, KeptT]):
             self.remove(kept, self._expired)
             kept = None
         if kept is None and (ended_by := self._gone.get(kept_id)) is not None:
-            raise type(ended_by)(ended_by.message, metadata=ended_by.metadata)
+            raise ended_by.reworded(ended_by.message)
         return kept
 
     def has_finished(self, kept_id: IdT) -> bool:
@@ -202,7 +202,8 @@ class KeptRegistry(Generic[IdT, KeptT]):
         del self._kept[kept.id]
         self._slots.release(kept.slot)
         if finished or ended_by is not None:
-            self._gone[kept.id] = ended_by
+            # Another one of its kind: its own traceback knows what was in hand where it was raised, pages among it.
+            self._gone[kept.id] = ended_by and ended_by.reworded(ended_by.message)
             if len(self._gone) > self._limits.remembered_max:
                 self._gone.popitem(last=False)
         kept.resource.close(linger=linger)

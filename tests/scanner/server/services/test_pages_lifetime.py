@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ import scanner.server.pull.pages
 from scanner.errors import (
     ArgumentInvalid,
     ColumnNotFound,
+    DataCorrupted,
     ResumeTokenInvalid,
     ScannerError,
     SequenceInvalid,
@@ -25,6 +28,7 @@ from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.proto.weir.v1 import tables_pb2
 from scanner.server.config import ScannerConfig
 from scanner.server.server import open_server
+from scanner.storage.interface import Mutation
 from scanner.wire import methods
 from scanner.wire.batches import decode_scan_page
 from tests.support.maintenance import refuse
@@ -213,6 +217,22 @@ async def test_a_failed_page_holds_nothing(model: Model) -> None:
             assert isinstance(await failure(scan.next), ColumnNotFound)
         assert kept(server) == 0
         assert server.statistics().iterators_open == 0
+
+
+async def test_of_a_session_that_failed_the_error_alone_is_remembered() -> None:
+    """And not what had the error in hand: a traceback knows the scan, and the page before."""
+    store = filled_store(ROWS)
+    key = store.key_codec("items").encode_batch(sample([ROWS]))[0]
+    store.bucket("items", 0).commit([[Mutation(key, b"not a row")]])
+    async with serving(store, CONFIG) as (server, client):
+        scan = pull_wire(SESSION_MODEL, client)
+        await scan.next()
+        ((_, _, bucket),) = server._services.catalog.open_buckets()
+        (left,) = map(weakref.ref, bucket.open_scans)
+        for _ in range(2):
+            assert isinstance(await failure(scan.read_all), DataCorrupted)
+        gc.collect()
+        assert left() is None
 
 
 async def test_a_first_page_that_is_continued_lives_on() -> None:
