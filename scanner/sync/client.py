@@ -40,7 +40,7 @@ from scanner.data.images import ImageInfo, ImageState
 from scanner.data.keys import ALL_KEYS, KeyRange
 from scanner.data.table import TableDescription
 from scanner.sync.leases import Lease, Leases
-from scanner.sync.portal import Held, Portal
+from scanner.sync.portal import Portal
 from scanner.sync.scan import Scan
 from scanner.sync.transactions import Transaction
 from transport import TransportConfig
@@ -91,21 +91,21 @@ def connect(
                 insecure_token=insecure_token,
                 retries=retries,
                 rng=rng,
-            )
+            ),
+            ends_last=True,
         )
     except BaseException:
         portal.close()
         raise
-    return Client(portal, held)
+    return Client(portal, held.value)
 
 
 class Client:
     """A connection to one server; made by `connect`. Any number of threads may use it."""
 
-    def __init__(self, portal: Portal, held: Held[trio_client.Client]) -> None:
+    def __init__(self, portal: Portal, client: trio_client.Client) -> None:
         self._portal = portal
-        self._held = held
-        self._client = held.value
+        self._client = client
 
     def __repr__(self) -> str:
         return repr(self._client)
@@ -126,14 +126,12 @@ class Client:
     def close(self) -> None:
         """End the connection and the thread. Idempotent. Calls that run in other threads fail.
 
+        Blocks in other threads are ended first: their leases are dropped, their reader groups left, for which it waits
+        some seconds where the server does not answer.
+
         In a process that was forked from the client's it does nothing: the client is its parent's.
         """
-        if self._portal.is_forked:
-            return
-        try:
-            self._held.leave()
-        finally:
-            self._portal.close()
+        self._portal.close()
 
     def create_table(
         self,

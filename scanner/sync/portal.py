@@ -56,6 +56,9 @@ class Takeable(Protocol[T_co]):
 class _Call(ABC):
     """Something that a caller waits for, and its place to wait. For each way of doing it there is a subclass."""
 
+    ends_last = False
+    """Whether it runs until everything else of the portal has ended."""
+
     def __init__(self) -> None:
         self.begun = False
         self.done = False
@@ -145,9 +148,10 @@ class _Run(_Call):
 class _Enter(_Call):
     """Enters what is held, in the task that keeps it entered: two rounds of the loop less than from one of its own."""
 
-    def __init__(self, held: Held[Any]) -> None:
+    def __init__(self, held: Held[Any], *, ends_last: bool) -> None:
         super().__init__()
         self._held = held
+        self.ends_last = ends_last
 
     def begin(self, nursery: trio.Nursery) -> None:
         nursery.start_soon(self._held.run, self)
@@ -238,6 +242,8 @@ class Portal:
         self._token: trio.lowlevel.TrioToken | None = None
         self._stop: trio.Event | None = None
         self._nursery: trio.Nursery | None = None
+        self._last: trio.Nursery | None = None
+        """Around the other one: what runs in it ends behind what runs there."""
         # A daemon, so that a client nobody closed does not keep the process from ending.
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         try:
@@ -329,15 +335,19 @@ class Portal:
         finally:
             self._pending.discard(call)
 
-    def hold(self, manager: AbstractAsyncContextManager[T]) -> Held[T]:
+    def hold(self, manager: AbstractAsyncContextManager[T], *, ends_last: bool = False) -> Held[T]:
         """Enter an asynchronous context manager, and keep it entered until `Held.leave`.
+
+        Args:
+            manager: Not entered yet.
+            ends_last: What else runs needs it to end well, so that it is left last when the portal closes.
 
         Raises:
             Exception: Whatever entering it raises.
         """
         held = Held(self, manager)
         try:
-            held.value = cast("T", self._wait_for(_Enter(held)))
+            held.value = cast("T", self._wait_for(_Enter(held, ends_last=ends_last)))
         except BaseException:
             # An interrupt may come when it is entered already, and then nobody else would leave it.
             self.soon(functools.partial(held.begin_leave, abandoned=True))
@@ -350,6 +360,8 @@ class Portal:
 
     def close(self) -> None:
         """Cancel everything that runs and end the thread. Idempotent; in a forked process there is nothing to end.
+
+        What was held with `ends_last` is there until all else has ended, such as a lease that is dropped by its block.
 
         Waits:
             For the end of the thread; not in the thread itself, where a callback or a finalizer may call this.
@@ -373,13 +385,14 @@ class Portal:
             self._token.run_sync_soon(function)
 
     def _start(self, call: _Call) -> None:
-        assert self._nursery is not None
+        nursery = self._last if call.ends_last else self._nursery
+        assert nursery is not None
         assert self._stop is not None
         call.begun = True
         if self._stop.is_set():  # The nursery takes no task any more.
             call.refuse()
         else:
-            call.begin(self._nursery)
+            call.begin(nursery)
 
     def _end(self, call: _Call) -> None:
         if call.begun:
@@ -417,10 +430,12 @@ class Portal:
         self._token = trio.lowlevel.current_trio_token()
         if self._closed:  # Looked at after the token is there: who gives up later uses that.
             return
-        async with trio.open_nursery() as self._nursery:
-            self._running.release()
-            await self._stop.wait()
-            self._nursery.cancel_scope.cancel()
+        async with trio.open_nursery() as self._last:
+            async with trio.open_nursery() as self._nursery:
+                self._running.release()
+                await self._stop.wait()
+                self._nursery.cancel_scope.cancel()
+            self._last.cancel_scope.cancel()
 
 
 class _AbandonedError(Exception):
@@ -556,6 +571,9 @@ class Held(Generic[T]):
 @atexit.register
 def _close_open_portals() -> None:
     # Daemon threads stop running when the interpreter ends; whoever called after that would wait for ever.
-    for portal in list(_open_portals):
+    portals = list(_open_portals)
+    for portal in portals:
         portal.closed_at_exit = True
+        portal._give_up()  # All at once: each may have something to say to a server that does not answer.
+    for portal in portals:
         portal.close()

@@ -6,6 +6,7 @@ import gc
 import signal
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
 
@@ -15,7 +16,7 @@ import trio
 
 import scanner
 import scanner.sync
-from scanner import col
+from scanner import LeaseState, LeaseTarget, col
 from scanner.sync.portal import _Call
 from tests.support.client import SCHEMA, rows
 from tests.support.interrupts import Patient, interrupted_after
@@ -125,6 +126,25 @@ def test_closing_ends_the_thread_and_refuses_further_calls(server: RunningServer
     with pytest.raises(trio.ClosedResourceError):
         client.tables()
     assert threads() == before
+
+
+def test_closing_says_to_the_server_what_blocks_say_at_their_end(
+    server: RunningServer, client: scanner.sync.Client, table: scanner.sync.Table
+) -> None:
+    """Blocks that are open, as in other threads, keep no lease, no session and no place in a group."""
+    other = scanner.sync.connect(server.endpoint)
+    scan = other.table("items").new_scan()
+    with ExitStack() as blocks:
+        lease = blocks.enter_context(other.acquire_lease(LeaseTarget("items", state=LeaseState.LOG)))
+        pages = scan.with_mode("session").with_page_bytes(1000).with_page_depth(0)
+        next(blocks.enter_context(pages.execute()))
+        changes = blocks.enter_context(scan.with_source("log").in_group("readers").execute())
+        next(changes)
+        assert table.group("readers").members == (changes.member,)
+        other.close()
+        assert lease.id not in [each.lease_id for each in client.list_leases()]
+        assert "session" not in [each.holder for each in client.list_snapshots("items")]
+        assert table.group("readers").members == ()
 
 
 def test_reader_dropped_early_frees_the_server(server: RunningServer, table: scanner.sync.Table) -> None:

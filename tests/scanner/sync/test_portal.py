@@ -81,6 +81,24 @@ class Manager:
         yield 7
         raise LookupError(where)
 
+    @asynccontextmanager
+    async def needed(self) -> AsyncIterator[int]:
+        """One that what else is held needs until it is left."""
+        try:
+            yield 7
+        finally:
+            self.seen.append("gone")
+
+    @asynccontextmanager
+    async def with_last_words(self) -> AsyncIterator[int]:
+        """One that has something to say when it is cancelled."""
+        try:
+            yield 7
+        finally:
+            with trio.CancelScope(shield=True):
+                await trio.testing.wait_all_tasks_blocked()
+            self.seen.append("said")
+
     async def _be_interrupted(self) -> None:
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
         await self._wait()
@@ -193,6 +211,16 @@ def test_a_portal_that_closes(portal: Portal) -> None:
     held.leave()
     with pytest.raises(trio.ClosedResourceError):
         portal.hold(manager.plain())
+
+
+def test_what_ends_last(portal: Portal) -> None:
+    """What the others need to end well is there until they have ended, in whatever order all was begun."""
+    manager = Manager()
+    portal.hold(manager.with_last_words())
+    portal.hold(manager.needed(), ends_last=True)
+    portal.hold(manager.with_last_words())
+    portal.close()
+    assert manager.seen == ["said", "said", "gone"]
 
 
 def test_what_was_to_be_finished_when_the_portal_closes(portal: Portal) -> None:
