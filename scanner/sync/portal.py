@@ -40,6 +40,7 @@ _GREENLETS = (
 )
 _ENDING = "Python is ending and begins no thread any more; connect earlier"
 _SIGNALS_SEEN_S = 0.5
+_LAST_WORDS_S = 5.0
 _open_portals: weakref.WeakSet[Portal] = weakref.WeakSet()
 
 
@@ -105,6 +106,15 @@ def _wait_released(lock: threading.Lock) -> None:
     # the wait, and its handler runs in this thread only. And no event, of which an interrupt can make a RuntimeError.
     while not lock.acquire(timeout=_SIGNALS_SEEN_S):
         pass
+
+
+async def _to_the_end(function: Callable[[], Awaitable[object]]) -> None:
+    try:
+        await function()
+    except trio.Cancelled:
+        with trio.move_on_after(_LAST_WORDS_S, shield=True):
+            await function()
+        raise
 
 
 def _has_cancelled(error: BaseException) -> bool:
@@ -303,8 +313,12 @@ class Portal:
         return cast("T", self._wait_for(_Run(functools.partial(function, *args, **kwargs))))
 
     def begin(self, function: Callable[[], Awaitable[object]]) -> None:
-        """Run `function` in the loop, and do not wait for it; nobody learns how it ends. From any thread."""
-        self.soon(lambda: self._start(_Run(function)))
+        """Run `function` in the loop, and do not wait for it; nobody learns how it ends. From any thread.
+
+        Args:
+            function: Idempotent. If the portal is closed meanwhile, it is called again, and has some seconds.
+        """
+        self.soon(lambda: self._start(_Run(functools.partial(_to_the_end, function))))
 
     def take(self, source: Takeable[T]) -> T:
         """Wait until `source` has something, and take it. Otherwise as `call`.

@@ -223,6 +223,22 @@ def test_what_ends_last(portal: Portal) -> None:
     assert manager.seen == ["said", "said", "gone"]
 
 
+def test_what_is_begun_before_the_portal_closes(portal: Portal) -> None:
+    """It comes to its end: nobody else would drop the lease whose caller was interrupted."""
+    seen = []
+
+    async def drop() -> None:
+        seen.append("begun")
+        if len(seen) == 1:
+            await trio.sleep_forever()
+        await trio.testing.wait_all_tasks_blocked()
+        seen.append("dropped")
+
+    portal.begin(drop)
+    portal.close()
+    assert seen == ["begun", "begun", "dropped"]
+
+
 def test_what_was_to_be_finished_when_the_portal_closes(portal: Portal) -> None:
     """Who has to know that the end was reached is told that it was not, be it begun or not."""
     manager = Manager()
