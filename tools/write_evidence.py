@@ -22,9 +22,12 @@ PAGE: Final = REPOSITORY / "docs" / "evidence" / "README.md"
 RESULTS: Final = REPOSITORY / "bench" / "results"
 PLOTS: Final = REPOSITORY / "docs" / "plots"
 _BENCHES: Final = {
+    "mutants": "mutants --count 300",
+    "replica": "replica --kills 30",
     "spark_image": "spark --image",
+    "stress": "stress --seed 3",
 }
-"""The files that are not called as their bench is."""
+"""The files that are not called as their bench is, or of other options than it has by default."""
 _FIRST: Final = ("peers", "continuation", "writes")
 """What a reader who has to choose wants first."""
 _VALUE_CHARACTERS_MAX: Final = 80

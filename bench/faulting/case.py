@@ -179,6 +179,8 @@ class Case:
                 self._verdict.outcomes[f"start {type(error).__name__}"] += 1
             elif self._fault.passing:
                 self._say(f"the fault is over, and the server does not start: {error}")
+            elif not self._verdict.refused:
+                self._say(f"the server has started, and does not start again: {error}")
         except OSError as error:
             # Of the case's own sockets, when there are no descriptors left.
             if not (first and self._fault.descriptors is not None):
@@ -227,6 +229,8 @@ class Case:
             if found is None:
                 if self._fault.passing and not first:
                     self._say(f"{where}: the fault is over, and it cannot be read")
+                elif not self._fault.passing and self._any_hit() and not self._is_hit(truth):
+                    self._say(f"{where}: the fault did not touch it, and it cannot be read")
                 continue
             self._judge(truth, bucket, found, where)
 

@@ -112,7 +112,7 @@ class Ledger:
             scanned: All its rows.
 
         Raises:
-            BenchFailed: A commit that the scan claims to show was not acknowledged within 30 s.
+            BenchFailed: A commit that the scan claims to show was not acknowledged in time.
         """
         await self._wait_known(offsets)
         buckets = self.bucket_of[scanned.column("id").to_numpy()]

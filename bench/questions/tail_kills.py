@@ -50,6 +50,8 @@ WRITES_MAX: Final = 30
 BATCHES_MAX: Final = 100
 """That each client gets between two kills, about."""
 PROGRESS_TIMEOUT_S: Final = 1_000.0
+INTERRUPTED: Final = 130
+"""What `weir tail` ends with after Ctrl-C."""
 
 
 @dataclass(kw_only=True)
@@ -219,6 +221,8 @@ class Round:
         result.wrong += [f"weir tail: {each}" for each in self._printed.fold.wrong]
         if not same(truth, self._printed.fold.table):
             result.wrong.append("weir tail: the fold of its lines is not the table at the end")
+        if self._printed.status != INTERRUPTED:
+            result.wrong.append(f"weir tail: its status is {self._printed.status} after Ctrl-C")
         result.rounds += 1
         result.cuts += self._trio.cuts
         result.writes += self._writers.acknowledged

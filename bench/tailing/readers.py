@@ -127,6 +127,7 @@ class PrintedReader:
         """As of `TrioReader`."""
         self.begun = trio.Event()
         self.status: int | None = None
+        """Of its end."""
 
     async def run(self, last: set[int]) -> None:
         """Read until all of these keys have come, then end it as Ctrl-C does."""

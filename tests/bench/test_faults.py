@@ -7,7 +7,7 @@ import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from rich.console import Console
@@ -17,11 +17,13 @@ from bench.faulting.history import build
 from bench.harness.bars import failures
 from bench.questions.faults import Found, bars, line_of, run
 from scanner.data.digest import checksum
+from scanner.errors import DataCorrupted
 from scanner.storage.images import format as format_
 from scanner.storage.images import reader
 from scanner.storage.lineage import Lineage
 from scanner.storage.rocksdb import files, opening
 from scanner.storage.rocksdb.opening import BucketOpener
+from scanner.storage.rocksdb.store import RocksStore
 from tests.support.nightly import everyday
 
 if TYPE_CHECKING:
@@ -94,6 +96,33 @@ def _no_checksums_of_images(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "checksum", lambda data: _Alike(checksum(data)))
 
 
+def _none_behind_a_damaged_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    real, damaged = BucketOpener.open, list[DataCorrupted]()
+
+    def open_first(self: BucketOpener, *arguments: Any, **named: Any) -> Any:
+        if damaged:
+            raise DataCorrupted(str(damaged[0]))
+        try:
+            return real(self, *arguments, **named)
+        except DataCorrupted as error:
+            damaged.append(error)
+            raise
+
+    monkeypatch.setattr(BucketOpener, "open", open_first)
+
+
+def _started_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    real, opened = RocksStore.open, set[Path]()
+
+    def open_once(path: Path, *arguments: Any, **named: Any) -> RocksStore:
+        if path in opened:
+            raise DataCorrupted("this directory was opened before")
+        opened.add(path)
+        return real(path, *arguments, **named)
+
+    monkeypatch.setattr(RocksStore, "open", open_once)
+
+
 @pytest.mark.parametrize(
     ("breaks", "kind"),
     [
@@ -102,8 +131,18 @@ def _no_checksums_of_images(monkeypatch: pytest.MonkeyPatch) -> None:
         (_no_durable_end, "wal cut"),
         (_no_checksums, "document flip"),
         (_no_checksums_of_images, "image flip"),
+        (_none_behind_a_damaged_one, "manifest empty"),
+        (_started_once, "image delete"),
     ],
-    ids=["identity", "lineage", "durable end", "checksums", "checksums of images"],
+    ids=[
+        "identity",
+        "lineage",
+        "durable end",
+        "checksums",
+        "checksums of images",
+        "other buckets",
+        "second start",
+    ],
 )
 def test_a_broken_variant_is_caught(
     built: tuple[Built, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, breaks: object, kind: str

@@ -1,4 +1,4 @@
-"""Who may do what: principals, their rights, and how they prove who they are. Pure: text and names in, a principal out.
+"""Who may do what: principals, their rights, and how they prove who they are. Text and names in, a principal out.
 
 A principal is proven by a bearer token, of which only the SHA-256 is kept, or by a name in a client certificate that
 the TLS layer has verified. Rights are per table and do not imply one another; what is not granted is refused.
