@@ -275,7 +275,7 @@ async def test_a_member_that_has_left_reads_no_further(autojump_clock: trio.test
 
 
 async def test_a_member_gives_back_nothing_but_its_own(autojump_clock: trio.testing.MockClock) -> None:
-    """Not the bucket that it waits for, nor by an epoch that is over, nor one that there is not."""
+    """Not before it is to move, not the bucket that it waits for, nor by an old epoch, nor one that there is not."""
     async with (
         group_world(2) as world,
         world.client() as client,
@@ -291,6 +291,9 @@ async def test_a_member_gives_back_nothing_but_its_own(autojump_clock: trio.test
         await first.send(join_request("a"))
         while len(assigned) < 2:
             assigned = list(pb.JoinResponse.FromString(bytes(await first.receive())).assignment.buckets)
+        for each in assigned:
+            await first.send(_release(each.bucket, each.epoch))
+        await settle()
         began_at = trio.current_time()
         await second.send(join_request("b"))
         while not any(each.moving for each in assigned):

@@ -223,6 +223,25 @@ async def test_the_wait_ends(autojump_clock: trio.abc.Clock) -> None:
             assert trio.current_time() - began == pytest.approx(waited_s, abs=0.2)
 
 
+@pytest.mark.parametrize(
+    ("positions", "fields"),
+    [
+        ([at(0, bucket=7)], {}),
+        ([at(0)], {"bucket_bytes_max": 1_000, "min_bytes": 1 << 20}),
+        ([at(0, stop_offset=10)], {"min_bytes": 1 << 20}),
+    ],
+    ids=["an error", "a full bucket", "the stop"],
+)
+async def test_nobody_waits_for_what_cannot_come(
+    autojump_clock: trio.abc.Clock, positions: list[pb.FetchPosition], fields: dict[str, Any]
+) -> None:
+    """An answer goes out at once where a bucket has an error, as much as it may have, or its end."""
+    async with open_virtual_items(100) as items:
+        began = trio.current_time()
+        await fetch(items.raw, *positions, max_wait_ms=7_000, **fields)
+        assert trio.current_time() - began < 1
+
+
 async def test_a_drain_waits_for_no_changes(
     autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -77,6 +77,7 @@ from transport import CallFailed
 
 if TYPE_CHECKING:
     from scanner.server.server import Server
+    from scanner.server.tables.bucket import ServedBucket
 
 pytestmark = [pytest.mark.socket]
 
@@ -798,6 +799,34 @@ async def test_a_table_that_is_dropped_while_its_names_are_forgotten(
         monkeypatch.setattr(transactions, "_forget", forget_late)
         await transactions.sweep()
     assert caplog.text == ""
+
+
+async def test_a_name_that_is_used_while_it_is_forgotten_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is published under it then is known, and not decided a second time."""
+    clock, store, config = _Clock(), new_store(), ScannerConfig()
+    async with trio.open_nursery() as nursery:
+        catalog = Catalog(store, config, nursery, inline)
+        transactions = await Transactions(store, catalog, config, nursery, inline, clock.now_ms).load()
+        await transactions.publish(_key("once:a", 1), {})
+        clock.hours += 2
+        find, published = catalog.bucket, list[bool]()
+
+        async def publish() -> None:
+            published.append((await transactions.publish(_key("once:a", 2), {})).decided)
+
+        async def find_late(table: ServedTable, index: int) -> ServedBucket:
+            monkeypatch.setattr(catalog, "bucket", find)
+            clock.hours += 1
+            nursery.start_soon(publish)
+            await trio.testing.wait_all_tasks_blocked()
+            return await find(table, index)
+
+        monkeypatch.setattr(catalog, "bucket", find_late)
+        await transactions.sweep()
+        await trio.testing.wait_all_tasks_blocked()
+        assert [each.text for each in await transactions.names("t")] == ["once:a"]
+        await publish()
+        assert published == [True, False]
 
 
 async def test_rows_that_expired_are_missed() -> None:
