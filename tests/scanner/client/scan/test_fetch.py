@@ -249,7 +249,9 @@ def answered(
     return receiver.receive(b"".join(encode_fetched(answer, [(fields, batches)])))[0]
 
 
-def asking(start: pb.LogStart, *, filtered: bool, stop: int | None = None) -> FetchReceiver:
+def asking(
+    start: pb.LogStart, *, filtered: bool, stop: int | None = None, limit: int | None = None
+) -> FetchReceiver:
     """The fetches of one bucket from here on."""
     options = FetchOptions(min_bytes=1, max_wait_s=0.5, bucket_bytes=1000)
     query = pb.ScanQuery(filter=[pb.Predicate()] if filtered else [], table_id=3)
@@ -258,7 +260,7 @@ def asking(start: pb.LogStart, *, filtered: bool, stop: int | None = None) -> Fe
         {0: BucketProgress(bucket=0)},
     )
     return FetchReceiver(
-        "items", query, SCHEMA, positions, progress, options, stop_at_end=False, row_limit=None
+        "items", query, SCHEMA, positions, progress, options, stop_at_end=False, row_limit=limit
     )
 
 
@@ -340,6 +342,82 @@ def test_a_position_that_goes_back_is_noticed() -> None:
     with pytest.raises(DataCorrupted, match="a commit ends at 6 where one has ended at 7"):
         answered(receiver, 7, 9, 2, bookmark=6)
     assert answered(receiver, 7, 9, 2, bookmark=7)
+
+
+def test_what_a_limit_cuts_is_told_without_a_position() -> None:
+    """Who went on from behind the commit would never get the rest of it; a commit that just fits is told whole."""
+    receiver = asking(pb.LogStart(offset=5), filtered=False, limit=5)
+    told = answered(receiver, 5, 9, 4) + answered(receiver, 9, 12, 3)
+    assert [(each.batch.num_rows, each.position) for each in told] == [(4, 9), (1, None)]
+    assert receiver.ended
+    whole = answered(asking(pb.LogStart(offset=5), filtered=False, limit=4), 5, 9, 4)
+    assert [(each.batch.num_rows, each.position) for each in whole] == [(4, 9)]
+
+
+@pytest.mark.parametrize("page_bytes", [1 << 20, 100])
+async def test_a_limit_inside_a_commit_is_gone_on_from(page_bytes: int) -> None:
+    """From the position of the first scan comes the rest of the commit that was cut, in one page or many."""
+    written = [(False, frozenset(range(first, first + 20))) for first in (0, 20, 40)]
+    async with serving_items(*written, buckets=1) as (_, table):
+        scan = table.new_scan().with_source("log").with_mode("fetch").with_page_bytes(page_bytes)
+        async with scan.stop_at("end").limit(27).execute() as changes:
+            assert sum([batch.num_rows async for batch in changes]) == 27
+        told = changes.positions.get(0, 0)
+        assert told in (0, 20)
+        async with scan.stop_at("end").start_at(told).execute() as rest:
+            offsets = [each async for batch in rest for each in batch["_log_offset"].to_pylist()]
+        assert offsets == list(range(told, 60))
+
+
+def test_buckets_that_brought_something_wait_for_the_others() -> None:
+    """Else those in front could fill each answer, and the last one starve."""
+    options = FetchOptions(min_bytes=1, max_wait_s=0.5, bucket_bytes=1000)
+    positions = [pb.FetchPosition(bucket=each, start=pb.LogStart(offset=0)) for each in range(4)]
+    progress = {each: BucketProgress(bucket=each) for each in range(4)}
+    receiver = FetchReceiver(
+        "items", pb.ScanQuery(), SCHEMA, positions, progress, options, stop_at_end=False, row_limit=None
+    )
+
+    def order() -> list[int]:
+        return [each.bucket for each in receiver.next_request().positions]
+
+    def answer(*busy: int) -> None:
+        """Two rows more of each of these."""
+        encoded, parts = encode_rows(sample(range(2))), []
+        for each in order():
+            start = receiver.next_request().positions[order().index(each)].offset
+            batch = FetchedBatch(2, encoded, ChangeRange(start, start + 2, commit_end=True))
+            end = start + 2 if each in busy else start
+            fields = pb.FetchedBucket(
+                bucket=each,
+                start_offset=start,
+                position=end,
+                bookmark=end,
+                high_watermark=end,
+                history=b"h",
+            )
+            parts.append((fields, [batch] if each in busy else []))
+        receiver.receive(
+            b"".join(encode_fetched(pb.FetchLogResponse(arrow_schema=encode_schema(SCHEMA)), parts))
+        )
+
+    answer(0, 2)
+    assert order() == [1, 3, 0, 2]
+    answer(1, 0)
+    assert order() == [3, 2, 1, 0]
+    answer()
+    assert order() == [3, 2, 1, 0]
+
+
+def test_only_the_first_fetch_waits_for_nothing_and_those_behind_it_name_the_history() -> None:
+    """By the history a server notices that the offset is one of another log; the schema need not come again."""
+    receiver = asking(pb.LogStart(offset=5), filtered=False)
+    first = receiver.next_request()
+    assert (first.max_wait_ms, first.with_schema, first.positions[0].history) == (0, True, b"")
+    answered(receiver, 5, 7, 2)
+    second = receiver.next_request()
+    assert (second.max_wait_ms, second.with_schema) == (500, False)
+    assert (second.positions[0].offset, second.positions[0].history) == (7, b"h")
 
 
 def test_the_blocking_client_fetches(tmp_path: Any) -> None:
