@@ -6,6 +6,7 @@ import pyarrow as pa
 import pytest
 
 from scanner.client.scan.page_receiver import PageReceiver
+from scanner.client.scan.resume_position import BucketPosition
 from scanner.client.scan.statistics import BucketProgress
 from scanner.data.digest import checksum
 from scanner.errors import DataCorrupted, ScanIncomplete, ScannerError, SchemaMismatch
@@ -52,11 +53,15 @@ def progress() -> BucketProgress:
 
 
 def receiver(
-    progress: BucketProgress, model: str = "token", as_of: int | None = None, **query: object
+    progress: BucketProgress,
+    model: str = "token",
+    as_of: int | None = None,
+    history: bytes = b"",
+    **query: object,
 ) -> PageReceiver:
     """A scan that has not begun."""
     asked = pb.ScanQuery(table="t", **query)  # type: ignore[arg-type]
-    return PageReceiver("t bucket 0", MODELS[model], asked, 1_000, SCHEMA, progress, as_of)
+    return PageReceiver("t bucket 0", MODELS[model], asked, 1_000, SCHEMA, progress, as_of, history)
 
 
 @every_model
@@ -97,6 +102,8 @@ def test_limit_is_the_reason_when_it_is_reached(progress: BucketProgress) -> Non
     """A scan that ended at its limit says so."""
     receiver(progress, row_limit=2).receive(page([1, 2], first=True, total=2))
     assert progress.reason == "LIMIT"
+    receiver(progress, row_limit=3).receive(page([1, 2], first=True, total=2))
+    assert progress.reason == "EXHAUSTED"
 
 
 @isolated_models
@@ -123,6 +130,40 @@ def test_state_that_was_not_asked_for_is_corruption(progress: BucketProgress) ->
     assert scan.next_request().as_of == 16
     with pytest.raises(DataCorrupted, match="log offset 17, not 16"):
         scan.receive(page([1], first=True, token=b"a"))
+
+
+def test_a_server_that_names_no_history_has_not_looked_at_the_one_asked_for(progress: BucketProgress) -> None:
+    """An older one reads as of that offset of whichever log it has now; a later history holds the state, too."""
+    scan = receiver(progress, "asof", as_of=17, history=b"h")
+    assert (scan.next_request().as_of, scan.next_request().as_of_history) == (17, b"h")
+    with pytest.raises(DataCorrupted, match="another history"):
+        scan.receive(page([1], first=True, token=b"a"))
+    assert scan.receive(page([1], first=True, token=b"a", history=b"g"))
+    with pytest.raises(DataCorrupted, match="another history"):
+        scan.receive(page([2], 1, token=b"b", history=b"h"))
+
+
+@pytest.mark.parametrize("token", [b"", b"a"])
+def test_going_on_where_another_scan_stood_is_in_the_same_state(
+    progress: BucketProgress, token: bytes
+) -> None:
+    """With its token if a page had come, else as of its offset; the rows are counted on, of no other history."""
+    at = BucketPosition(log_offset=17, history=b"h", token=token, rows=3 if token else 0)
+    scan = receiver(progress, "asof", as_of=5, history=b"f")
+    scan.go_on_at(at)
+    request = scan.next_request()
+    named = (17, b"h") if not token else (0, b"")
+    assert (request.resume_token, request.as_of, request.as_of_history) == (token, *named)
+    assert (request.HasField("as_of"), progress.resumes) == (not token, int(bool(token)))
+    first = {"first": not token, "ordinal": at.rows, "token": b"b"}
+    for wrong in {"log_offset": 18, "history": b"h"}, {"history": b"g"}, {}:
+        with pytest.raises(DataCorrupted):
+            scan.receive(page([1], **first, **wrong))  # type: ignore[arg-type]
+    assert scan.receive(page([1], **first, history=b"h"))  # type: ignore[arg-type]
+    assert scan.behind is not None
+    assert (scan.behind.token, scan.behind.rows, scan.behind.history) == (b"b", at.rows + 1, b"h")
+    scan.receive(page([], at.rows + 1, total=at.rows + 1, history=b"h"))
+    assert (scan.behind.token, scan.behind.reason) == (b"", "EXHAUSTED")
 
 
 def test_states_of_a_cursor_are_counted(progress: BucketProgress) -> None:
