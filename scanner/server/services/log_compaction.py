@@ -49,8 +49,8 @@ class CompactionService:
             TableNotFound, BucketNotFound: There is nothing to cut, or not any more.
             ArgumentInvalid: An offset without its bucket, or a time in the future.
             OffsetOutOfRange: The offset is past the log's end.
-            StoreFailed, DataCorrupted: Of the first that could not be cut; the others were, and the server's log names
-                each that was not.
+            StoreFailed, DataCorrupted: Of the first that could not be cut, or whose disk could not be given back; the
+                others were, and the server's log names each.
             PermissionDenied: The caller may not administer the server.
         """
         authorize(stream, Right.ADMIN)
@@ -69,17 +69,18 @@ class CompactionService:
         try:
             async with self._catalog.unless_dropped(message.table, table.table_id):
                 for index in indices:
+                    log, became = f"the changelog of {message.table}[{index}]", "is not cut"
                     try:
                         bucket = await self._catalog.bucket(table, index)
                         wanted = await self._wanted(bucket, message)
                         cuts.append(
                             _info(index, await self._retention.cut(message.table, index, bucket, wanted))
                         )
+                        became = "is cut, and what is cut still takes disk"
                         await self._retention.free(bucket)
                     except (StoreFailed, DataCorrupted) as error:
-                        where = f"{message.table}[{index}]"
-                        _logger.error("the changelog of %s is not cut: %s", where, error.message)
-                        failed = failed or error
+                        _logger.error("%s %s: %s", log, became, error.message)
+                        failed = failed or error.reworded(f"{log} {became}: {error.message}")
             if failed is not None:
                 raise failed
         finally:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import datetime
 import logging
 import random
+import re
 import threading
 from pathlib import Path
+from typing import NoReturn
 
 import pyarrow as pa
 import pytest
@@ -16,6 +18,7 @@ import scanner
 from scanner.errors import (
     ArgumentInvalid,
     BucketNotFound,
+    DataCorrupted,
     OffsetOutOfRange,
     PermissionDenied,
     ScannerError,
@@ -205,3 +208,31 @@ async def test_what_was_done_beside_a_failure_is_audited(
     audited = server.statistics().activity.audited
     assert (audited["checkpoint_made"], audited["log_compacted"]) == (1, 2)
     assert caplog.text.count("buckets=1") == 3
+
+
+@pytest.mark.parametrize(
+    ("step", "became"),
+    [("truncate_log", "is not cut"), ("free_log", "is cut, and what is cut still takes disk")],
+)
+async def test_the_error_says_what_became_of_the_changelog(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, step: str, became: str
+) -> None:
+    """A file that is damaged may keep it from being cut, or its disk from being given back alone."""
+    store = MemoryStore()
+
+    def refuse(*_: object) -> NoReturn:
+        raise DataCorrupted("a file of the test is damaged")
+
+    async with (
+        serving(store) as (server, client),
+        scanner.connect(f"127.0.0.1:{server.port}") as admin,
+    ):
+        await create_table(client, description())
+        await write(client, write_request(sample(range(100))))
+        bucket = store.bucket("items", 0)
+        monkeypatch.setattr(bucket, step, refuse)
+        said = f"the changelog of items[0] {became}: a file of the test is damaged"
+        with pytest.raises(DataCorrupted, match=re.escape(said)):
+            await admin.compact_log("items", before=datetime.datetime.now(datetime.UTC))
+        assert bucket.log_start == (0 if step == "truncate_log" else 100)
+    assert said in caplog.text
