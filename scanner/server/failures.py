@@ -1,11 +1,12 @@
 """Failures of what a server does from time to time: each is said once in its log, and once more when it is over.
 
-This module knows no clock, no task and no storage.
+Also what an error keeps in memory that is kept itself. This module knows no clock, no task and no storage.
 """
 
 from __future__ import annotations
 
 import re
+import traceback
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -19,6 +20,22 @@ _NUMBERS: Final = re.compile(r"\d+")
 def cause_of(error: Exception) -> str:
     """What tells one cause of failure from another: numbers, such as of free bytes, differ at each attempt."""
     return f"{type(error).__name__}: {_NUMBERS.sub('', str(error))}"
+
+
+def free_frames(error: BaseException) -> None:
+    """Free what the functions that an error went through had in hand, such as rows of a request.
+
+    They are not counted any more where the error is kept. And one that is raised by a function which has it in hand
+    keeps itself until the garbage is collected.
+    """
+    seen: list[BaseException] = []
+    pending: list[BaseException | None] = [error]
+    while pending:
+        each = pending.pop()
+        if each is not None and each not in seen:
+            seen.append(each)
+            traceback.clear_frames(each.__traceback__)
+            pending += (each.__cause__, each.__context__)
 
 
 class Failures:

@@ -8,7 +8,6 @@ the first request that fails none are sent.
 from __future__ import annotations
 
 import functools
-import traceback
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from scanner.proto.weir.v1 import tables_pb2 as pb
 from scanner.proto.weir.v1.scanner_pb2 import LogStart
 from scanner.server.auth.access import Right, audit_call, authorize, may
 from scanner.server.auth.audit import AuditEvent
+from scanner.server.failures import free_frames
 from scanner.server.fairness import pass_turn_among
 from scanner.server.log.bounds import keeps_since, start_offset
 from scanner.server.tables.write_encoding import encode_routed, route_keys
@@ -93,18 +93,6 @@ class _Submitted:
 
 
 _Answer: TypeAlias = _Submitted | Exception
-
-
-def _free_rows(error: Exception) -> None:
-    """Free what the functions that an error went through had in hand: the rows of a request, decompressed.
-
-    They are not counted any more, and the error lives until its turn to be answered, and longer: raised by a function
-    that has it in hand, it keeps itself until the garbage is collected.
-    """
-    each: BaseException | None = error
-    while each is not None:
-        traceback.clear_frames(each.__traceback__)
-        each = each.__context__
 
 
 class TablesService:
@@ -287,7 +275,7 @@ class TablesService:
                     return
                 # An error of the transport is not of rows, and its frames may be of tasks that still run.
                 if isinstance(answer, Exception) and not isinstance(answer, TransportError):
-                    _free_rows(answer)
+                    free_frames(answer)
                 await answers.send(answer)
                 if isinstance(answer, Exception):
                     return

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from scanner.errors import ArgumentInvalid, DataCorrupted, InternalError, ScannerError, TableNotFound
+from scanner.server.failures import free_frames
 from scanner.server.tables.write_queue import TransactionShare, applied_share
 from scanner.server.transactions.overwriting import deletions
 from scanner.server.transactions.verification import share_pieces
@@ -123,6 +124,7 @@ class Completion:
         try:
             await self._apply()
         except ScannerError as error:
+            free_frames(error)  # It is kept to be told, and rows of a share would be with it.
             return error
         except Exception as error:
             _logger.exception("%s failed in an unforeseen way", self._what)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from itertools import pairwise
+from typing import NoReturn
 
 import pytest
 import trio
@@ -54,6 +57,33 @@ async def test_a_failure_is_logged_once(
         nursery.cancel_scope.cancel()
     assert len(said) == 1
     assert len(caplog.messages) == 2
+
+
+async def test_a_failure_that_is_kept_keeps_nothing_else(autojump_clock: trio.testing.MockClock) -> None:
+    """Neither what was in hand where it was raised, nor what was where its cause was."""
+    left: list[weakref.ref[set[str]]] = []
+
+    def refuse(cause: Exception | None) -> NoReturn:
+        rows = {"a share"}
+        left.append(weakref.ref(rows))
+        raise StoreFailed("the disk refused") from cause
+
+    async def apply() -> None:
+        cause: Exception | None = None
+        try:
+            refuse(None)
+        except StoreFailed as error:
+            cause = error
+        refuse(cause)
+
+    completion = Completion(apply, "version 1")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(completion.run)
+        with pytest.raises(StoreFailed):
+            await completion.wait()
+        gc.collect()
+        assert [each() for each in left] == [None, None]
+        nursery.cancel_scope.cancel()
 
 
 async def test_who_waits_is_told_of_the_newest_failure(autojump_clock: trio.testing.MockClock) -> None:
