@@ -177,17 +177,21 @@ class Applier:
         shares: dict[int, AppliedShare] = {}
         failures: list[ScannerError] = []
 
-        async def apply_one(index: int) -> None:
-            async with self._limit:
-                try:
-                    bucket = await self._catalog.bucket(served, index)
-                    shares[index] = await self._apply_share(files, bucket, index, decision, keys)
-                except ScannerError as error:
-                    failures.append(error)
+        indices = iter(decision.buckets)
+
+        async def apply_some() -> None:
+            for index in indices:
+                async with self._limit:
+                    try:
+                        bucket = await self._catalog.bucket(served, index)
+                        shares[index] = await self._apply_share(files, bucket, index, decision, keys)
+                    except ScannerError as error:
+                        failures.append(error)
 
         async with trio.open_nursery() as nursery:
-            for index in decision.buckets:
-                nursery.start_soon(apply_one, index)
+            # No more tasks than run at once: a version whose other buckets waited here kept all later ones waiting.
+            for _ in range(min(len(decision.buckets), self._config.transaction_buckets_max)):
+                nursery.start_soon(apply_some)
         if failures:
             raise failures[0]
         return dict(sorted(shares.items()))

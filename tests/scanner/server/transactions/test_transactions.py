@@ -154,6 +154,34 @@ async def test_a_table_that_is_not_dropped_after_all(monkeypatch: pytest.MonkeyP
         assert await contents(table) == {**BEFORE, 50: "new", 51: "newer"}
 
 
+async def test_a_version_of_many_buckets_lets_others_in_between(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of another table waits for a bucket, and not for all of them."""
+    order, applying, go_on = list[str](), trio.Event(), trio.Event()
+    apply_share = completion.Applier._apply_share
+
+    async def apply_late(*arguments: Any) -> Any:
+        order.append(arguments[4].name)
+        applying.set()
+        await go_on.wait()
+        return await apply_share(*arguments)
+
+    async with open_client(MemoryStore(), ScannerConfig(transaction_buckets_max=1)) as (client, server):
+        large = (await make_table(client, "t")).transaction("large", 1)
+        small = (await make_table(client, "u")).transaction("small", 1)
+        await large.stage(rows(BEFORE), part=0, attempt=0)
+        await small.stage(rows({0: "new"}), part=0, attempt=0)
+        monkeypatch.setattr(completion.Applier, "_apply_share", apply_late)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(large.publish, {0: 0})
+            await applying.wait()
+            nursery.start_soon(small.publish, {0: 0})
+            while server.statistics().transactions_unapplied < 2:
+                await trio.lowlevel.checkpoint()
+            await trio.testing.wait_all_tasks_blocked()
+            go_on.set()
+    assert order == ["large", "small", "large", "large"]
+
+
 async def test_no_more_parts_than_a_version_may_have() -> None:
     """Counted as they were sent, before any of them is looked at."""
     async with open_client(MemoryStore(), ScannerConfig(transaction_parts_max=3)) as (client, _):
