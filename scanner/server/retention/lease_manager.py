@@ -315,7 +315,8 @@ class LeaseKeeper:
 
     def _forget_dropped(self, states: Iterable[LeasedState]) -> None:
         """Release the tables among these that were dropped; it is written down with the next change or sweep."""
-        gone = {state.table_id for state in states if not self._catalog.has(state.table, state.table_id)}
+        tables = {(state.table, state.table_id) for state in states}
+        gone = {table_id for table, table_id in tables if not self._catalog.has(table, table_id)}
         if gone:
             self._registry.forget_tables(gone, now_ms=self._clock.now_ms())
             self._changes += 1
