@@ -945,6 +945,31 @@ async def test_an_acknowledgement_that_comes_twice_counts_for_nothing(
         assert (await table.write(rows(8292))).rows == 8292
 
 
+async def test_an_acknowledgement_of_another_request_counts_for_nothing(autojump_clock: object) -> None:
+    """What it tells of may be durable, and what was sent first may not."""
+    for wrong in 2, 7:
+        async with acknowledging(pb.WriteResponse(sequence=wrong, ranges=FIRST.ranges)) as table:
+            with pytest.raises(
+                scanner.DataCorrupted,
+                match=rf"request {wrong} of this writer is acknowledged where 1 would be next.*\(0 rows",
+            ):
+                await table.write(rows(8292))
+
+
+async def test_what_was_acknowledged_before_a_failed_request_counts(autojump_clock: object) -> None:
+    """Also where sending fails first, and the acknowledgement is read behind that: those rows are durable."""
+
+    async def write(stream: ServerStream) -> None:
+        await stream.receive()
+        await stream.send(FIRST.SerializeToString())
+        raise to_call_failed(DiskFull("full"))
+
+    async with memory_host({methods.WRITE: write}) as host, connected_to(host) as connection:
+        table = scanner.Table(connection, TableDescription("items", SCHEMA, ("k",), 1), 1)
+        with pytest.raises(scanner.DiskFull, match=r"\(8192 rows of this write"):
+            await table.write(rows(200_000))
+
+
 async def test_a_write_that_an_older_server_had_twice_is_not_said_to_be_done(autojump_clock: object) -> None:
     """It numbers nothing, and nobody knows that before its first answer."""
     calls: list[int] = []

@@ -74,3 +74,12 @@ def test_a_position_has_the_epoch_that_told_it() -> None:
     assert positions.epoch_of(0, 10, assigned=2) == 2
     assert positions.was_told_before(0, 10)
     assert not positions.was_told_before(0, 12)
+
+
+def test_what_an_epoch_began_is_not_owed_by_the_next() -> None:
+    """The rows come again behind the stored position; what the filter passes over before them may be stored."""
+    positions = GroupPositions()
+    positions.take_rows(0)
+    positions.begin_epoch(0)
+    positions.take_position(0, epoch=2, position=12)
+    assert positions.passed_over == {0: Handed(2, 12, owed=False)}

@@ -11,10 +11,11 @@ import trio.testing
 
 from scanner.client.groups import delete_group, describe_group
 from scanner.client.retries import RETRIES_DEFAULT
+from scanner.client.scan.group_positions import Handed
 from scanner.client.table import Table
 from scanner.data.changes import CHANGE_COLUMNS, ChangeRange
 from scanner.data.table import TableDescription
-from scanner.errors import ArgumentInvalid, DataCorrupted, GroupEpochStale, ServerUnavailable
+from scanner.errors import ArgumentInvalid, DataCorrupted, GroupEpochStale, ServerUnavailable, StoreFailed
 from scanner.proto.weir.v1 import groups_pb2, scanner_pb2
 from scanner.wire import methods
 from scanner.wire.statuses import to_call_failed
@@ -150,6 +151,72 @@ async def test_a_bucket_that_is_to_move_is_given_back_once(autojump_clock: trio.
             await heard.wait()
             await settle()
     assert max(held) == 1
+
+
+async def test_a_bucket_moves_when_what_was_handed_out_of_it_is_stored(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Not before: the next reader would get it again, and this one's position would be refused."""
+    async with group_world(buckets=2) as world, world.client("a") as one, world.client("b") as other:
+        table = await one.table("items")
+        await world.write(table, 40)
+        ends = world.log_ends()
+        scan = table.new_scan().with_source("log").in_group(GROUP, member="a")
+        async with scan.execute() as old:
+            while old.positions != ends:
+                await anext(old)
+            scan = (await other.table("items")).new_scan().with_source("log").in_group(GROUP, member="b")
+            async with scan.execute() as new:
+                await until(lambda: len(old.assigned) == 1)
+                with trio.move_on_after(CONFIG.group_handover_s / 2):
+                    await anext(new)
+                assert new.assigned == {}
+                assert (await old.commit(), world.stored()) == ((), ends)
+                await until(lambda: len(new.assigned) == 1)
+                (moved,) = new.assigned
+                assert old.assigned.keys() == {0, 1} - {moved}
+                await world.write(table, 40)
+                assert (await anext(new))["_log_offset"][0].as_py() == ends[moved]
+
+
+async def test_a_commit_goes_back_behind_one_whose_answer_was_lost(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first one may be stored: the second is not taken for a late one, which must move nothing back."""
+    async with group_world(buckets=1) as world, world.client("reader") as client:
+        table = await client.table("items")
+        ends = []
+        async with table.new_scan().with_source("log").in_group(GROUP).execute() as batches:
+            for _ in range(3):
+                await world.write(table, 3)
+                await anext(batches)
+                ends.append(batches.positions[0])
+            assert await batches.commit({0: ends[0]}) == ()
+            connection, call = batches._connection, batches._connection.call
+
+            async def unanswered(*words: Any, **options: Any) -> Any:
+                await call(*words, **options)
+                raise StoreFailed("nobody knows whether that was stored")
+
+            with monkeypatch.context() as patched, pytest.raises(StoreFailed):
+                patched.setattr(connection, "call", unanswered)
+                await batches.commit({0: ends[2]})
+            assert world.stored() == {0: ends[2]}
+            assert (await batches.commit({0: ends[1]}), world.stored()) == ((), {0: ends[1]})
+
+
+async def test_a_position_of_nothing_that_was_handed_out_is_not_told_as_lost(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """The filter passed over it; who is told would look for rows that were dealt with twice."""
+    async with group_world(buckets=1) as world, world.client("reader") as client:
+        scan = (await client.table("items")).new_scan().with_source("log").in_group(GROUP)
+        async with scan.execute() as batches:
+            stale = groups_pb2.CommitPositionsResponse()
+            stale.refused.add(bucket=0, reason=GroupEpochStale.reason)
+            for owed in False, True:
+                lost = batches._take_answer({0: Handed(1, 3, owed=owed)}, stale)
+                assert lost == ([0] if owed else [])
 
 
 async def test_a_reader_without_a_bucket_outlives_any_number_of_cuts(
