@@ -24,6 +24,7 @@ from scanner.client.scan.page_receiver import PageReceiver
 from scanner.client.scan.push_receiver import Arrival, PushReceiver
 from scanner.client.scan.session_receiver import SessionReceiver
 from scanner.client.transactions import PartWriter
+from scanner.client.writer import Writer
 from scanner.data.digest import combine_digests
 from scanner.data.table import TableDescription
 from scanner.errors import DiskFull
@@ -40,7 +41,7 @@ from scanner.wire.tables import description_to_proto
 from tests.support import wire
 from tests.support.client import SCHEMA, open_client, open_table, rows
 from tests.support.hosts import connected_to, memory_host
-from transport import CallFailed, StallTimes, TransportConfig
+from transport import CallFailed, StallTimes, StreamReset, TransportConfig
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -956,18 +957,31 @@ async def test_an_acknowledgement_of_another_request_counts_for_nothing(autojump
                 await table.write(rows(8292))
 
 
-async def test_what_was_acknowledged_before_a_failed_request_counts(autojump_clock: object) -> None:
+async def test_what_was_acknowledged_before_a_failed_request_counts(
+    autojump_clock: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also where sending fails first, and the acknowledgement is read behind that: those rows are durable."""
+    failed = trio.Event()
 
     async def write(stream: ServerStream) -> None:
         await stream.receive()
         await stream.send(FIRST.SerializeToString())
+        failed.set()
         raise to_call_failed(DiskFull("full"))
 
+    put = Writer._put
+
+    async def send(writer: Writer, sent: Any) -> None:
+        if writer._in_flight:
+            await failed.wait()
+            raise StreamReset(0, by_peer=True)
+        await put(writer, sent)
+
+    monkeypatch.setattr(Writer, "_put", send)
     async with memory_host({methods.WRITE: write}) as host, connected_to(host) as connection:
         table = scanner.Table(connection, TableDescription("items", SCHEMA, ("k",), 1), 1)
         with pytest.raises(scanner.DiskFull, match=r"\(8192 rows of this write"):
-            await table.write(rows(200_000))
+            await table.write(rows(8292))
 
 
 async def test_a_write_that_an_older_server_had_twice_is_not_said_to_be_done(autojump_clock: object) -> None:

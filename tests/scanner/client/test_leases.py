@@ -309,6 +309,46 @@ async def test_a_call_that_finds_a_lease_moved_leaves_it_to_the_other_one(
         await other.renew()
 
 
+async def test_a_lease_that_is_moved_back_is_dropped_at_the_end_of_its_block(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """It is this program's again; else its states would be kept for as long as the lease has time."""
+    log = scanner.LeaseTarget("items", state="log")
+    async with open_virtual_items(50, config=CONFIG) as items:
+        async with await items.client.acquire_lease(log, lease_id="nightly", ttl_s=3600) as lease:
+            await items.write(range(50, 60))
+            await items.client.acquire_lease(log, lease_id="nightly", ttl_s=3600)
+            with pytest.raises(scanner.LeaseNotFound):
+                await lease.renew()
+            await lease.acquire(log)
+        assert await items.client.list_leases() == []
+
+
+async def test_the_time_of_a_lease_begins_when_its_renewal_was_asked_for(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server may have begun it then, however late the answer comes: the block does not outlive the lease."""
+    async with open_virtual_items(50, config=CONFIG) as items:
+        with pytest.raises(scanner.LeaseNotFound, match="could not be renewed in time"):
+            async with await items.client.acquire_lease("items", ttl_s=30) as lease:
+                renew = lease._leases.renew
+
+                async def late(lease_id: str, ttl_s: float | None, principal: str = "") -> scanner.LeaseInfo:
+                    info = await renew(lease_id, ttl_s, principal)
+                    await trio.sleep(8)
+                    return info
+
+                async def away(*_: object) -> scanner.LeaseInfo:
+                    raise scanner.ServerUnavailable("away")
+
+                monkeypatch.setattr(lease._leases, "renew", late)
+                asked_at = trio.current_time()
+                await lease.renew()
+                monkeypatch.setattr(lease._leases, "renew", away)
+                await trio.sleep_forever()
+        assert trio.current_time() - asked_at == pytest.approx(30)
+
+
 async def test_a_refused_acquisition_moves_nothing(autojump_clock: trio.testing.MockClock) -> None:
     """So a lease that somebody else moves behind one is lost all the same."""
     log = scanner.LeaseTarget("items", state="log")
