@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -322,6 +323,23 @@ async def test_a_lease_that_is_moved_back_is_dropped_at_the_end_of_its_block(
                 await lease.renew()
             await lease.acquire(log)
         assert await items.client.list_leases() == []
+
+
+async def test_a_lease_that_keeps_the_same_offset_of_another_history_is_lost(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a copy that was restored meanwhile: it is another state of the bucket."""
+    async with open_virtual_items(50, config=CONFIG) as items:
+        lease = await items.client.acquire_lease("items", lease_id="nightly")
+        buckets = tuple(replace(each, history=b"of a restored copy") for each in lease.buckets)
+        told = replace(lease.info, buckets=buckets)
+
+        async def renewed(*_: object) -> scanner.LeaseInfo:
+            return told
+
+        monkeypatch.setattr(lease._leases, "renew", renewed)
+        with pytest.raises(scanner.LeaseNotFound, match="somebody else has acquired"):
+            await lease.renew()
 
 
 async def test_the_time_of_a_lease_begins_when_its_renewal_was_asked_for(
@@ -642,6 +660,30 @@ async def test_what_was_given_up_is_not_lost(autojump_clock: trio.testing.MockCl
                     await trio.sleep_forever()
                 assert [each.lease_id for each in await items.client.list_leases()] == [lease.id]
         assert await items.client.list_leases() == []
+
+
+async def test_a_lease_that_is_dropped_while_it_is_renewed_is_not_lost(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The renewal finds it gone, as the program wanted; the block goes on."""
+    renewals = 0
+    async with open_virtual_items(50, config=CONFIG) as items:
+        async with await items.client.acquire_lease("items") as lease:
+            renew, asked = lease._leases.renew, trio.Event()
+
+            async def slowly(*words: Any) -> scanner.LeaseInfo:
+                nonlocal renewals
+                renewals += 1
+                asked.set()
+                await trio.sleep(5)
+                return await renew(*words)
+
+            monkeypatch.setattr(lease._leases, "renew", slowly)
+            await asked.wait()
+            await lease.drop()
+            with trio.move_on_after(200):
+                await trio.sleep_forever()
+        assert renewals == 1
 
 
 @pytest.mark.parametrize("cancelled", [False, True], ids=["cut", "cancelled"])
