@@ -95,6 +95,20 @@ def test_writers_that_have_not_written_for_long_are_forgotten(
         bucket = store.bucket("items", 0)
 
 
+def test_after_a_restart_the_one_that_has_not_written_for_longest_is_forgotten_first(
+    store: Store, restart: Callable[[Store], Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever place it has: a writer that is writing would be taken for one that nobody knows."""
+    monkeypatch.setattr(writers, "WRITERS_MAX", 3)
+    ids = [bytes([number]) * 16 for number in range(4)]
+    bucket = store.bucket("items", 0)
+    for number in (0, 1, 2, 0):
+        write(bucket, ids[number], 1 + len(changes_of(bucket)), put(1, f"{number}"))
+    bucket = restart(store).bucket("items", 0)
+    write(bucket, ids[3], 1 + len(changes_of(bucket)), put(1, "3"))
+    assert [bool(bucket.requests_of(each)) for each in ids] == [True, False, True, True]
+
+
 @given(st.lists(st.dictionaries(st.integers(0, 9), st.integers(1, 3), max_size=4), max_size=40))
 def test_places_are_taken_without_gaps(commits: list[dict[int, int]]) -> None:
     """What storage keeps says what is known, at any time: no place has two writers, and no writer two places."""
