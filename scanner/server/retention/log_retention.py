@@ -20,8 +20,10 @@ from __future__ import annotations
 
 import functools
 import logging
+import math
 import weakref
 from bisect import bisect_left
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -52,6 +54,8 @@ if TYPE_CHECKING:
 _ENTRIES_WALKED_MAX: Final = 10_000
 """At once, where commit times are of no use; then other work of the thread has its turn."""
 _IDLE_LOOK_S_MAX: Final = 3600.0
+_REST_S: Final = 600.0
+"""So long a changelog rests whose compaction has failed: each parks what reads its bucket, which is opened anew."""
 _IDLE_LOOK_SHARE: Final = 10
 """A bucket that is closed for being idle is looked at so many times in the age that changes may reach, or each hour."""
 
@@ -115,6 +119,8 @@ class Retention:
         self._looked_at: weakref.WeakKeyDictionary[ServedBucket, float] = weakref.WeakKeyDictionary()
         self._walks: weakref.WeakKeyDictionary[ServedBucket, AgeWalk] = weakref.WeakKeyDictionary()
         """Kept, so that no entry is looked at in each sweep."""
+        self._rests: weakref.WeakKeyDictionary[ServedBucket, float] = weakref.WeakKeyDictionary()
+        """Until when the changelogs of buckets rest."""
 
     async def sweep(self) -> None:
         """Look at every bucket that was used. A failure is logged, and the bucket tried again at the next sweep."""
@@ -142,6 +148,8 @@ class Retention:
 
     async def _tidy(self, name: str, index: int, bucket: ServedBucket) -> None:
         """Give back what is cut, and join small files: few, since others wait for the thread that compacts."""
+        if trio.current_time() < self._rests.get(bucket, -math.inf):
+            return
         log = f"the changelog of {name}[{index}]"
         await self._try(
             f"what is cut of {log} still takes disk", f"what is cut of {log} takes no disk", self.free(bucket)
@@ -149,6 +157,10 @@ class Retention:
         if bucket.is_open:
             join = self._run_blocking(bucket.storage.join_log)
             await self._try(f"small files of {log} are not joined", f"{log} can be joined again", join)
+        if bucket.storage.failure is not None:  # RocksDB takes no writes after that.
+            self._rests[bucket] = trio.current_time() + _REST_S
+            with suppress(ScannerError):  # Who looks at the disk tries again, and says so.
+                await bucket.recover(at_once=True)
 
     async def _try(self, not_done: str, done: str, work: Awaitable[object]) -> None:
         try:

@@ -10,7 +10,7 @@ import random
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import pyarrow as pa
 import pytest
@@ -21,6 +21,7 @@ from scanner.errors import DataCorrupted, DiskFull, LeaseNotFound, SlowConsumer,
 from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.server.clock import WallClock
 from scanner.server.config import ScannerConfig
+from scanner.server.retention import log_retention
 from scanner.server.retention.lease_targets import Choice
 from scanner.server.retention.log_retention import Retention, walk_expired
 from scanner.storage.memory.store import MemoryStore
@@ -726,6 +727,35 @@ async def test_a_sweep_joins_the_files_of_each_log(monkeypatch: pytest.MonkeyPat
         monkeypatch.setattr(bucket.storage, "join_log", lambda: joined.append(bucket.storage.log_end))
         await kept.maintenance.retention.sweep()
     assert joined == [10]
+
+
+async def test_a_bucket_whose_compaction_failed_takes_writes_at_once_and_rests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that refuses each time does not have what reads it parked every minute."""
+    with RocksStore.open(tmp_path) as store:
+        store.create_table(description())
+        async with open_maintenance(store) as kept:
+            await kept.write(range(10))
+            bucket, tried = await kept.bucket(), list[int]()
+            storage = store.bucket("items", 0)
+
+            def refuse() -> NoReturn:
+                tried.append(storage.log_end)
+                storage._lifetime.fail(StoreFailed("of the test"))
+                raise StoreFailed("of the test")
+
+            monkeypatch.setattr(storage, "join_log", refuse)
+            for first in (10, 20):
+                await kept.maintenance.retention.sweep()
+                assert bucket.storage.failure is None
+                await kept.write(range(first, first + 10))
+            assert tried == [10]
+            monkeypatch.setattr(log_retention, "_REST_S", 0.0)
+            kept.maintenance.retention._rests.clear()
+            for _ in range(2):
+                await kept.maintenance.retention.sweep()
+            assert tried == [10, 30, 30]
 
 
 @pytest.mark.parametrize(
