@@ -6,13 +6,14 @@ import datetime
 import decimal
 import random
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
 import trio
 
 import scanner
+import scanner.client.point_reads
 import scanner.sync
 from scanner.data.digest import checksum
 from scanner.proto.weir.v1 import tables_pb2 as pb
@@ -320,6 +321,40 @@ async def test_a_damaged_answer_is_no_answer(tmp_path: Path) -> None:
         answer.arrow_stream, answer.crc32c = plain, checksum(plain) ^ 1
         with pytest.raises(scanner.DataCorrupted, match="checksum"):
             await table.get([(1,), (2,)])
+
+
+async def test_the_parts_of_a_read_are_of_one_table_and_one_history(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else rows of two states would be mixed: a copy may be restored between two requests, or a table made anew."""
+    monkeypatch.setattr(scanner.client.point_reads, "REQUEST_ROWS_MAX", 1)
+    async with open_table(tmp_path, 10, buckets=1) as (table, _):
+        connection, call = table._connection, table._connection.call
+        answers = []
+
+        async def answered(*words: Any, **options: Any) -> bytes:
+            answer = pb.GetResponse.FromString(bytes(await call(*words, **options)))
+            if answers:
+                change(answer)
+            answers.append(answer)
+            return answer.SerializeToString()
+
+        def of_another_history(answer: pb.GetResponse) -> None:
+            answer.states[0].history = bytes(range(16))
+
+        def of_another_table(answer: pb.GetResponse) -> None:
+            answer.table_id += 1
+
+        connection.call = answered  # type: ignore[method-assign]
+        for each, kind, why in (
+            (of_another_history, scanner.DataCorrupted, "of another history than was asked for"),
+            (of_another_table, scanner.TableNotFound, "was dropped and created anew"),
+        ):
+            change = each
+            answers.clear()
+            with pytest.raises(kind, match=why):
+                await table.get([(1,), (2,)])
+            assert len(answers) == 2
 
 
 async def test_reads_are_made_again_when_they_fail_for_a_while(tmp_path: Path) -> None:

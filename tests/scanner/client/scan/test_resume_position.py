@@ -193,6 +193,16 @@ class InOrder(AbstractSet[object]):
         return len(self._values)
 
 
+def test_a_position_of_a_resumed_scan_has_the_columns_of_the_first_one() -> None:
+    """A column that was added since is none of the scan: whoever knows the table as it was may go on with it."""
+    first = position_of(SCAN.plan, {})
+    grown = replace(TABLE, schema=TABLE.schema.append(pa.field("more", pa.string())))
+    second = position_of(replace(SCAN.plan, table=grown, resume_at=first), {})
+    assert (first.columns, second.columns) == (3, 3)
+    assert position_of(replace(SCAN.plan, table=grown), {}).columns == 4
+    second.require_of(SCAN.plan)
+
+
 def test_a_set_of_values_is_the_same_in_every_process() -> None:
     """A scan with a set in `isin` goes on in another process; the values of a list have the order of the list."""
 
