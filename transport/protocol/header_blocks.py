@@ -35,6 +35,8 @@ _ORDINARY_NAME: Final = re.compile(rb"[a-z0-9_.-]+")
 _ORDINARY_VALUE: Final = re.compile(rb"(?:[!-~](?:[ -~]*[!-~])?)?")
 _LENGTH_DIGITS_MAX: Final = 19
 """Of a content-length: no body is longer, and what announces one is malformed."""
+_SHOWN_CHARACTERS_MAX: Final = 200
+"""Of what h2 says of a list, with a field that may be as long as the list."""
 _CONSTRAINED: Final = CONNECTION_HEADERS | {b"te", b"host", b"content-length"}
 """Fields of which the rules say more than how they are written."""
 AnswerT = TypeVar("AnswerT")
@@ -253,7 +255,7 @@ class HeaderRules:
                 for _ in validate_headers(headers, flags):
                     pass
             except H2ProtocolError as error:
-                raise RemoteProtocolError(" ".join(str(error).split())) from error
+                raise RemoteProtocolError(" ".join(str(error).split())[:_SHOWN_CHARACTERS_MAX]) from error
             _check_content_length_untrusted(headers)
 
         return check_untrusted

@@ -23,8 +23,9 @@ _FRAME_BYTES_MAX: Final = 16_384
 _FRAMES_MAX: Final = 64
 """Of one header block that we take."""
 _PRIORITY_BYTES: Final = 5
-_OUR_MEMORY: Final = re.compile(r":? (?:from )?<memory at .*", re.DOTALL)
-"""How hpack ends some of its messages: with an address in this process, which is not for the peer."""
+_OCTETS: Final = re.compile(r""":? (?:from )?(?:<memory at |b['"]).*""", re.DOTALL)
+"""How hpack ends some of its messages: with an address in this process, which is not for the peer, or with the rest of
+the block, which is not for the log: it may be long, and have credentials in it."""
 
 
 class HeaderFrames:
@@ -86,7 +87,7 @@ class HeaderFrames:
             raise RemoteProtocolError(str(error), ErrorCode.ENHANCE_YOUR_CALM) from error
         except Exception as error:  # also what hpack does not foresee
             raise RemoteProtocolError(
-                f"header block that cannot be decoded: {_OUR_MEMORY.sub('', str(error))}",
+                f"header block that cannot be decoded: {_OCTETS.sub('', str(error))}",
                 ErrorCode.COMPRESSION_ERROR,
             ) from error
 

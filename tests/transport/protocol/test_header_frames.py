@@ -70,11 +70,12 @@ def test_frames_too_short_for_what_they_announce(payload: bytes) -> None:
     [
         (b"\xff", "Unable to decode HPACK integer representation"),
         (b"\xff" * 20, "Variable integer representation is too long"),
+        (b"\x00\x7f" + b"\xff" * 20 + b"secret", "Variable integer representation is too long"),
         (b"\xbf", "Invalid table index 63"),
     ],
 )
-def test_a_peer_is_told_no_address_of_ours(block: bytes, why: str) -> None:
-    """What the decoder says of a block goes to the peer, but not where the block is in memory."""
+def test_an_error_shows_neither_octets_nor_where_they_are(block: bytes, why: str) -> None:
+    """What the decoder says of a block goes to the peer and the log, but not the block, nor where it is in memory."""
     peer = Peer()
     (goaway,) = wire.only(peer.send(wire.frame(wire.HEADERS, 1, block, wire.END_HEADERS)), wire.GOAWAY)
     assert goaway.payload[8:].decode() == (
