@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from google.protobuf.message import Message
@@ -50,11 +51,13 @@ async def call_unary(
         The call is reset; the server may have done it.
     """
     method = path.rpartition("/")[2]
-    encode = request if callable(request) else request.SerializeToString
+    sent = (
+        functools.partial(_sealed_late, request) if callable(request) else sealed(request.SerializeToString())
+    )
 
     async def call() -> Any:
         with translated(method):
-            return await connection.call(path, lambda: sealed(encode()), retries=retries)
+            return await connection.call(path, sent, retries=retries)
 
     # A first call says at once that nobody is there, as one does that cannot connect.
     repeatable = method in methods.READS and connection.has_answered
@@ -85,3 +88,7 @@ def table_told(told: pb.TableDescription) -> TableDescription:
             f"this client cannot read the server's description of table {told.name!r}; is the server newer?"
             f" ({error.message})"
         ) from error
+
+
+def _sealed_late(encode: Callable[[], bytes]) -> bytes:
+    return sealed(encode())

@@ -41,6 +41,7 @@ from scanner.wire.tables import description_to_proto
 from tests.support import wire
 from tests.support.client import SCHEMA, open_client, open_table, rows
 from tests.support.hosts import connected_to, memory_host
+from tests.support.seals import unsealed
 from transport import CallFailed, StallTimes, StreamReset, TransportConfig
 
 if TYPE_CHECKING:
@@ -718,7 +719,7 @@ async def test_the_offsets_of_another_table_are_no_answer(
         ours = await table.offsets()
 
         async def of_the_other(path: str, request: bytes, **options: Any) -> Any:
-            asked = pb.ListOffsetsRequest.FromString(request)
+            asked = pb.ListOffsetsRequest.FromString(unsealed(request))
             asked.table, asked.table_id = other.name, other.table_id
             return await call(path, asked.SerializeToString(), **options)
 
@@ -757,7 +758,7 @@ async def test_what_is_told_of_another_table_is_no_answer(
         }
 
         async def of_the_other(path: str, request: bytes, **options: Any) -> Any:
-            asked = asks[path.rpartition("/")[2]][1].FromString(request)
+            asked = asks[path.rpartition("/")[2]][1].FromString(unsealed(request))
             asked.table = other.name
             if "table_id" in asked.DESCRIPTOR.fields_by_name:
                 asked.table_id = other.table_id

@@ -27,6 +27,7 @@ from tests.support.conformance import open_items, open_virtual_items
 from tests.support.hosts import connected_to, memory_host
 from tests.support.interrupts import interrupted_behind
 from tests.support.scans import sample
+from tests.support.seals import unsealed
 from tests.support.server import RunningServer, running_server
 
 T = TypeVar("T")
@@ -162,7 +163,7 @@ async def test_the_answer_about_another_lease_is_none(
 
         async def about_the_other(path: str, request: bytes | Callable[[], bytes], **options: Any) -> Any:
             encoded = request() if callable(request) else request
-            return await call(path, encoded.replace(b"mine!", b"other"), **options)
+            return await call(path, unsealed(encoded).replace(b"mine!", b"other"), **options)
 
         monkeypatch.setattr(connection, "call", about_the_other)
         for ask in (

@@ -23,6 +23,7 @@ from scanner.wire import methods
 from scanner.wire.batches import encode_stream
 from tests.support.client import SCHEMA, open_client, open_table, rows
 from tests.support.nightly import everyday
+from tests.support.seals import unsealed
 from tests.support.server import running_server
 
 if TYPE_CHECKING:
@@ -330,10 +331,10 @@ async def test_the_parts_of_a_read_are_of_one_table_and_one_history(
     monkeypatch.setattr(scanner.client.point_reads, "REQUEST_ROWS_MAX", 1)
     async with open_table(tmp_path, 10, buckets=1) as (table, _):
         connection, call = table._connection, table._connection.call
-        answers = []
+        answers: list[pb.GetResponse] = []
 
         async def answered(*words: Any, **options: Any) -> bytes:
-            answer = pb.GetResponse.FromString(bytes(await call(*words, **options)))
+            answer = pb.GetResponse.FromString(unsealed(await call(*words, **options)))
             if answers:
                 change(answer)
             answers.append(answer)
@@ -345,7 +346,7 @@ async def test_the_parts_of_a_read_are_of_one_table_and_one_history(
         def of_another_table(answer: pb.GetResponse) -> None:
             answer.table_id += 1
 
-        connection.call = answered  # type: ignore[method-assign]
+        monkeypatch.setattr(connection, "call", answered)
         for each, kind, why in (
             (of_another_history, scanner.DataCorrupted, "of another history than was asked for"),
             (of_another_table, scanner.TableNotFound, "was dropped and created anew"),

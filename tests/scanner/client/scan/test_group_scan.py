@@ -23,6 +23,7 @@ from tests.support.groups import CONFIG, GROUP, group_world, pass_time, until
 from tests.support.hosts import connected_to, memory_host, settle
 from tests.support.push_messages import SCHEMA, rows, started
 from tests.support.scans import sample
+from tests.support.seals import unsealed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -348,7 +349,7 @@ async def test_the_answer_to_another_commit_stores_nothing(
             connection, call = batches._connection, batches._connection.call
 
             async def of_nothing(path: str, request: bytes, **options: Any) -> Any:
-                asked = groups_pb2.CommitPositionsRequest.FromString(request)
+                asked = groups_pb2.CommitPositionsRequest.FromString(unsealed(request))
                 del asked.positions[:]
                 return await call(path, asked.SerializeToString(), **options)
 

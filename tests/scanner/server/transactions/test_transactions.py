@@ -77,7 +77,6 @@ from transport import CallFailed
 
 if TYPE_CHECKING:
     from scanner.server.server import Server
-    from scanner.server.tables.bucket import ServedBucket
 
 pytestmark = [pytest.mark.socket]
 
