@@ -38,6 +38,8 @@ _PATH: Final = re.compile(r"/[!-~]*")
 _AUTHORITY: Final = re.compile(r"[!-~]+")
 _OF_STREAMS: Final = (b"application/grpc+", b"application/grpc-web", b"application/connect+")
 """How content-types begin whose requests may be streams, and wait for an answer before they end."""
+_JOINED_MAX: Final = 100
+"""Commas in the binary metadata of a request: each makes a value of its own, which takes fifty times its octet."""
 _MESSAGE_BYTES_MAX: Final = 2_048
 DETAILS_BYTES_MAX: Final = 4_096
 """Octets of a status's details; more are not sent. Longer trailers could be over the peer's header list limit (8 KiB is
@@ -311,6 +313,9 @@ def _encode_metadata(metadata: Iterable[tuple[str, MetadataValue]]) -> Headers:
 
 def _decode_metadata(headers: Sequence[tuple[bytes, bytes]]) -> Metadata:
     found: list[tuple[str, MetadataValue]] = []
+    joined = sum(value.count(b",") for name, value in headers if name.endswith(b"-bin"))
+    if joined > _JOINED_MAX:
+        raise ValueError(f"binary metadata has {joined} commas, and {_JOINED_MAX} are allowed")
     for raw_name, raw_value in headers:
         name = raw_name.decode("ascii", "replace")
         if name.startswith((":", "grpc-")) or name in _RESERVED:

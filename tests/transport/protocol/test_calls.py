@@ -190,6 +190,14 @@ def test_binary_metadata_joined_by_a_proxy() -> None:
     assert read(GOOD, x_bin="AAE=, AAE,").metadata == (("x-bin", b"\0\1"), ("x-bin", b"\0\1"), ("x-bin", b""))
 
 
+def test_joined_binary_metadata_are_bounded() -> None:
+    """A value takes fifty times the memory of its comma, and a table of HPACK's repeats thousands by an octet."""
+    assert len(read(GOOD, x_bin="," * 60, y_bin="," * 40).metadata) == 102
+    with pytest.raises(calls.RequestUnsupported) as refused:
+        read(GOOD, x_bin="," * 60, y_bin="," * 41)
+    assert b"101 commas" in dict(refused.value.headers)[b"grpc-message"]
+
+
 @pytest.mark.parametrize(
     "entry",
     [
