@@ -95,13 +95,17 @@ class StreamWriter(OfOneRelease, DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedPart:
         """Stage a task's rows of the micro-batch; see `spark_source.writing.tasks.stage`."""
-        return _staged(self._options, self._plan, this_micro_batch(), iterator)
+        try:
+            return _staged(self._options, self._plan, this_micro_batch(), iterator)
+        except VersionSuperseded as error:
+            raise _of_old_checkpoint(error) from None
 
     def commit(self, messages: Messages, batchId: int) -> None:
         """Publish the micro-batch; see `_publish`. One without tasks has nothing to publish.
 
         Raises:
             SourceMissingBatchesError: The one before it is not in the table; nothing was published.
+            VersionSuperseded: A later one is, so the query's checkpoint is an old one; nothing was published.
         """
         transaction = _of_micro_batch(messages, batchId)
         if transaction is None:
@@ -119,6 +123,8 @@ class StreamWriter(OfOneRelease, DataSourceStreamArrowWriter):
                 raise missing from None
             _logger.warning("%s; it is written without those between", missing.problem)
             _publish(self._options, self._plan, transaction, messages)
+        except VersionSuperseded as error:
+            raise _of_old_checkpoint(error) from None
 
     def abort(self, messages: Messages, batchId: int) -> None:
         """Free what the tasks staged; see `_abort`. If no task tells its query, that is left to its time."""
@@ -158,6 +164,14 @@ def _staged(
 ) -> StagedPart:
     with PlainErrors():
         return stage(options, plan, transaction, this_part(), batches)
+
+
+def _of_old_checkpoint(error: VersionSuperseded) -> VersionSuperseded:
+    """The same error in the words of who starts queries: nobody has named a version."""
+    return error.reworded(
+        f"{error.message}. The checkpoint is older than what its query has written: it was put back from a copy, or"
+        " another query goes on from a copy of it. Begin anew with a new checkpoint"
+    )
 
 
 def _of_micro_batch(messages: Messages, batch_id: int) -> Transaction | None:

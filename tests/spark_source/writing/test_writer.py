@@ -450,6 +450,20 @@ def test_a_micro_batch_that_is_replayed(
     assert contents(client.table(table)) == {0: "old", 1: "one", 2: "two", 3: "three"}
 
 
+def test_a_checkpoint_that_is_older_than_its_table(
+    client: Client, table: str, stream: StreamWriter, task: Task
+) -> None:
+    """A batch behind which there are others is refused in words of checkpoints, staged or published."""
+    late = task(stream, 0, {9: "late"}, query=QUERY, batch=0)
+    for number in range(2):
+        commit_batch(stream, task, number, [{1: f"batch {number}"}])
+    with pytest.raises(VersionSuperseded, match=r"version 1 is decided; .* Begin anew with a new checkpoint"):
+        task(stream, 0, {9: "old"}, query=QUERY, batch=0)
+    with pytest.raises(VersionSuperseded, match="The checkpoint is older than what its query has written"):
+        stream.commit([late], 0)
+    assert contents(client.table(table)) == {0: "old", 1: "batch 1"}
+
+
 def test_a_query_that_was_killed(client: Client, table: str, stream: StreamWriter, task: Task) -> None:
     """What the tasks of a killed query staged is not mixed with what the same tasks stage after its restart."""
     for part in range(3):
