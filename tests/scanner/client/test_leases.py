@@ -354,7 +354,8 @@ async def test_the_time_of_a_lease_begins_when_its_renewal_was_asked_for(
 
                 async def late(lease_id: str, ttl_s: float | None, principal: str = "") -> scanner.LeaseInfo:
                     info = await renew(lease_id, ttl_s, principal)
-                    await trio.sleep(8)
+                    with trio.move_on_after(8):
+                        await trio.sleep_forever()
                     return info
 
                 async def away(*_: object) -> scanner.LeaseInfo:
@@ -676,7 +677,8 @@ async def test_a_lease_that_is_dropped_while_it_is_renewed_is_not_lost(
                 nonlocal renewals
                 renewals += 1
                 asked.set()
-                await trio.sleep(5)
+                with trio.move_on_after(5):
+                    await trio.sleep_forever()
                 return await renew(*words)
 
             monkeypatch.setattr(lease._leases, "renew", slowly)
