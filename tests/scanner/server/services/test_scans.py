@@ -9,6 +9,7 @@ import pytest
 import trio
 
 from scanner.data.table import TableDescription
+from scanner.errors import StoreFailed
 from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.server.config import ScannerConfig
 from scanner.server.scan.push import PushScan
@@ -27,7 +28,7 @@ from tests.support.scans import (
     serving,
     stored_digest,
 )
-from transport import StallReason
+from transport import CallFailed, StallReason
 
 if TYPE_CHECKING:
     from scanner.sources.interface import Batch
@@ -247,6 +248,28 @@ async def test_every_other_task_has_its_turn_between_two_steps(
     assert len(seen) > 5
     # Of two tasks that are due, either may be first: two acts may see the same turn, but not three.
     assert all(first < third for first, third in zip(seen, seen[2:], strict=False))
+
+
+async def test_a_step_that_fails_keeps_no_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else no scan of the server would read on, ever."""
+    step, failed = PushScan._step_now, []
+
+    def step_now(scan: PushScan) -> None:
+        if not failed:
+            assert scan._turns._taken
+            failed.append(scan)
+            raise StoreFailed("the disk refused")
+        step(scan)
+
+    monkeypatch.setattr(PushScan, "_step_now", step_now)
+    async with serving(filled_store(ROWS)) as (_, client):
+        async with open_scan(client, window_only=True) as broken:
+            with pytest.raises(CallFailed, match="the disk refused"):
+                await broken.receive_all()
+        with trio.fail_after(20):
+            async with open_scan(client, window_only=True) as scan:
+                await scan.receive_all()
+    assert (len(failed), scan.rows) == (1, ROWS)
 
 
 async def test_long_keys_do_not_overrun_the_credit() -> None:
