@@ -383,6 +383,19 @@ async def test_a_drain_ends_early_and_cleanly() -> None:
     assert scan.end.digest == stored_digest(store, range(scan.rows))
 
 
+@pytest.mark.parametrize("drained", [False, True])
+async def test_the_snapshot_of_a_drained_scan_waits_for_its_resume(drained: bool) -> None:
+    """As that of one that was cut off: to rebuild the state takes the changelog. Who is through needs it no more."""
+    async with serving(filled_store(ROWS)) as (server, client):
+        async with open_scan(client, credit=5000 if drained else 1 << 30) as scan:
+            if drained:
+                await scan.receive_credit(5000)
+                await scan.drain()
+            await scan.receive_all()
+        await released(server)
+        assert server.statistics().snapshots_open == int(drained)
+
+
 async def test_a_drain_before_any_credit_ends_at_once() -> None:
     """Nothing is ready, so nothing but the end comes."""
     async with serving(filled_store(ROWS)) as (_, client):
