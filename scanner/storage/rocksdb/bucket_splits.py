@@ -180,13 +180,20 @@ def _span(file: SstFile, key_range: KeyRange, index_of: _IndexOf) -> _Span | Non
         return None
     if start <= file.start_key and (not end or file.end_key < end):
         return _Span(file, file.size_bytes, None, 0, 0)
+    whole = _Span(file, file.size_bytes, None, 0, 0)
     index = index_of(file)
     if index is None:
-        return _Span(file, file.size_bytes, None, 0, 0)
-    first = index.count_before(start)
-    last = min(index.count_before(end) + 1, len(index)) if end else len(index)
-    before = index.end_offset(first - 1) if first else 0
-    size = index.end_offset(last - 1) - before if last > first else 0
+        return whole
+    try:
+        first = index.count_before(start)
+        last = min(index.count_before(end) + 1, len(index)) if end else len(index)
+        before = index.end_offset(first - 1) if first else 0
+        size = index.end_offset(last - 1) - before if last > first else 0
+        if not 0 <= size <= file.size_bytes:
+            raise ValueError(f"{size} octets of {file.size_bytes}")
+    except ValueError as error:
+        _tell_coarser(file, error)
+        return whole
     return _Span(file, size, index, first, last)
 
 
@@ -201,8 +208,12 @@ def _index_of(file: SstFile) -> SstIndex | None:
     except FileNotFoundError:
         raise
     except (OSError, ValueError) as error:
-        _logger.warning("%s: its index cannot be read, so splits are coarser: %s", file.path, error)
+        _tell_coarser(file, error)
         return None
+
+
+def _tell_coarser(file: SstFile, error: Exception) -> None:
+    _logger.warning("%s: its index cannot be read, so splits are coarser: %s", file.path, error)
 
 
 def _index_if_there(file: SstFile) -> SstIndex | None:
@@ -213,21 +224,30 @@ def _index_if_there(file: SstFile) -> SstIndex | None:
         return None
 
 
-def _pieces(span: _Span, key_range: KeyRange, piece_bytes: int, index_of: _IndexOf) -> Iterator[Piece]:
+def _pieces(span: _Span, key_range: KeyRange, piece_bytes: int, index_of: _IndexOf) -> list[Piece]:
     """A span in pieces of about a size."""
     index, first, end = span.samples, span.first, span.end
     if index is None and span.size_bytes > piece_bytes and (index := index_of(span.file)) is not None:
         first, end = 0, len(index)
-    if index is None or end - first < 2:
-        last_key = span.file.end_key
-        yield Piece(min(last_key, key_range.end) if key_range.end else last_key, span.size_bytes)
-        return
-    step = max(1, (end - first) * piece_bytes // max(1, span.size_bytes))
+    if index is not None and end - first >= 2:
+        step = max(1, (end - first) * piece_bytes // max(1, span.size_bytes))
+        try:
+            return _sampled(index, first, end, step)
+        except ValueError as error:  # It is read sample by sample, and was not looked at before.
+            _tell_coarser(span.file, error)
+    last_key = span.file.end_key
+    return [Piece(min(last_key, key_range.end) if key_range.end else last_key, span.size_bytes)]
+
+
+def _sampled(index: SstIndex, first: int, end: int, step: int) -> list[Piece]:
+    """Samples of an index in pieces of so many."""
+    pieces = []
     before = index.end_offset(first - 1) if first else 0
     for number in [*range(first + step - 1, end - 1, step), end - 1]:
         after = index.end_offset(number)
-        yield Piece(index.key(number), after - before)
+        pieces.append(Piece(index.key(number), after - before))
         before = after
+    return pieces
 
 
 def _walk(database: Database, reading: Reading, key_range: KeyRange) -> list[Piece]:

@@ -17,7 +17,7 @@ from scanner.data.key_ranges import SplitWish, ranges_between
 from scanner.data.keys import ALL_KEYS, KeyRange
 from scanner.data.table import TableDescription
 from scanner.storage.records import Mutation
-from scanner.storage.rocksdb import bucket_splits
+from scanner.storage.rocksdb import bucket_splits, sst_index
 from scanner.storage.rocksdb.config import Compression, StorageConfig
 from scanner.storage.rocksdb.sst_files import SstFile, sst_files
 from scanner.storage.rocksdb.sst_index import SstIndex
@@ -348,3 +348,27 @@ def test_nothing_stays_open(tmp_path: Path) -> None:
             assert bucket.open_iterators == 0
         with RocksStore.open(tmp_path / str(flushed)) as again:
             assert len(contents(again.bucket("items", 0))) == ROWS
+
+
+@pytest.mark.parametrize("octet", [1, 0x80, 0xFF])
+def test_a_damaged_index_makes_cuts_coarser(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, octet: int
+) -> None:
+    """What is wrong with it may show only as its samples are read; a file takes no more than it has."""
+    with filled(tmp_path, Compression.NONE) as store:
+        bucket = store.bucket("items", 0)
+        for file in files_of(bucket):
+            content = bytearray(file.path.read_bytes())
+            offset, length = sst_index._index_handle(bytes(content[-53:]))
+            for number in (1, 3, 4, 5):
+                content[offset + number : offset + length - 4 : 7] = [octet] * len(
+                    content[offset + number : offset + length - 4 : 7]
+                )
+            file.path.write_bytes(content)
+        for part in (ALL_KEYS, KeyRange(item_key(100), item_key(4000))):
+            split = bucket.split(SplitWish(splits=4), part)
+            assert 0 <= split.stored_bytes <= sum(file.size_bytes for file in files_of(bucket))
+            assert sum(rows_in(bucket, ranges_between(part, split.cuts))) == (
+                ROWS if part is ALL_KEYS else 3900
+            )
+    assert "splits are coarser" in caplog.text
