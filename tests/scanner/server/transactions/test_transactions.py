@@ -618,6 +618,21 @@ async def test_stages_and_names_expire() -> None:
         assert (await transactions.publish(_key("done", 1), {})).decided
 
 
+async def test_a_name_that_is_asked_for_is_in_use() -> None:
+    """Who publishes again what was decided may do so for 30 days more: a job that stands still is told the same."""
+    clock, store = _Clock(), new_store()
+    async with trio.open_nursery() as nursery:
+        transactions = await load(store, nursery, clock)
+        await transactions.publish(_key("load", 1), {})
+        for _ in range(3):
+            clock.hours += 24 * 29
+            await transactions.sweep()
+            assert not (await transactions.publish(_key("load", 1), {})).decided
+        clock.hours += 24 * 30
+        await transactions.sweep()
+        assert await transactions.names("t") == []
+
+
 async def test_what_a_clock_that_was_ahead_has_stamped_expires() -> None:
     """As if it had been used when the next server started, whose clock is right."""
     ahead, clock, store = _Clock(), _Clock(), new_store(1)
