@@ -6,7 +6,7 @@ import random
 import resource
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -315,6 +315,36 @@ async def test_what_is_on_the_disk_counts(tmp_path: Path, autojump_clock: trio.t
         assert at.images.disk_bytes == taken
 
 
+async def test_an_image_that_is_made_anew_does_not_count_twice(tmp_path: Path) -> None:
+    """The one that it replaces goes with it: the bound is for what stays."""
+    async with serving(tmp_path) as at:
+        await at.create()
+        await at.make()
+        taken = at.images.disk_bytes
+    async with serving(tmp_path, replace(CONFIG, image_disk_bytes_max=taken + 1000)) as at:
+        for _ in range(2):
+            await at.make()
+        assert at.images.disk_bytes == taken
+
+
+async def test_an_image_takes_half_of_the_free_disk_at_most(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows need the other half sooner than images do."""
+    async with serving(tmp_path) as at:
+        await at.create()
+        await at.make()
+        taken = at.images.disk_bytes
+        await at.images.drop(await at.catalog.table("items"), 0)
+        disk = at.store.check_disk()
+        assert disk is not None
+        for free, enough in (int(1.8 * taken), False), (int(2.2 * taken), True):
+            monkeypatch.setattr(at.store, "check_disk", lambda free=free: replace(disk, free_bytes=free))
+            with nullcontext() if enough else pytest.raises(DiskFull):
+                await at.make()
+            assert at.images.disk_bytes == (taken if enough else 0)
+
+
 async def test_an_image_that_is_not_used_makes_room(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
@@ -385,18 +415,21 @@ async def test_what_a_crash_has_left_is_removed(tmp_path: Path) -> None:
         assert (await at.scan())[0] is ReadSource.IMAGE
 
 
-async def test_a_table_that_is_dropped_meanwhile_gets_no_image(tmp_path: Path) -> None:
+@pytest.mark.parametrize("begun", [True, False], ids=["while it is made", "when it has its name"])
+async def test_a_table_that_is_dropped_meanwhile_gets_no_image(tmp_path: Path, begun: bool) -> None:
     """The maker is told so, and nothing is left."""
     async with serving(tmp_path) as at:
         await at.create()
+        bucket = await at.bucket()
 
         async def drop() -> None:
             await at.catalog.drop("items")
 
-        at.when_begun.append(drop)
+        (at.when_begun if begun else at.when_made).append(drop)
         with pytest.raises(TableNotFound, match="was dropped"):
             await at.make()
         assert files(tmp_path) == []
+        assert bucket.image.current is None
 
 
 @pytest.mark.parametrize("begun", [False, True], ids=["before", "while it is made"])
