@@ -5,20 +5,23 @@ from __future__ import annotations
 import datetime
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 import pytest
 
+from scanner import MeasuredLog
 from scanner.errors import OffsetOutOfRange, SnapshotLost
 from spark_source.errors import SourceDataLossError, SourceError
 from spark_source.stream import logs as logs_module
-from spark_source.stream.logs import TableLogs
+from spark_source.stream.logs import Behind, TableLogs
+from spark_source.stream.offsets import Position
 from spark_source.stream.options import EARLIEST, AtOffsets, AtTime, Full, Limits
 from tests.spark_source.frames import table_name
 
 if TYPE_CHECKING:
-    from scanner import MeasuredLog, OffsetRange
+    from scanner import OffsetRange
     from scanner.sync import Client, Table
 
 pytestmark = [pytest.mark.rocks, pytest.mark.socket]
@@ -196,3 +199,24 @@ def test_the_end_is_asked_for_once(table: Table) -> None:
     asked = Asked(table)
     assert logs_of(asked).place("startingOffsets", Full()) == logs_of(table).ends()
     assert asked.asked == 1
+
+
+def test_a_batch_never_ends_before_it_begins() -> None:
+    """Retention may have passed what the query is to stop at; what is not read on keeps the history that it had."""
+    log = MeasuredLog(
+        bucket=0,
+        start_offset=7,
+        end_offset=12,
+        commit_ends=(),
+        commit_bytes=(),
+        commit_timestamps_us=(),
+        history_starts=(0, 4),
+        histories=(b"first", b"second"),
+    )
+    kept = Position(7, b"of a lost log")
+    behind = Behind({0: kept}, {0: log})
+    logs = logs_of(cast("Any", SimpleNamespace(name="t")), strict=False)
+    assert logs.admit(behind, {0: 9}, Limits()) == {0: Position(9, b"second")}
+    for until in 5, 7:
+        for limits in Limits(), Limits(rows_max=100):
+            assert logs.admit(behind, {0: until}, limits) == {0: kept}

@@ -252,7 +252,8 @@ async def test_every_other_task_has_its_turn_between_two_steps(
 
 async def test_a_step_that_fails_keeps_no_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else no scan of the server would read on, ever."""
-    step, failed = PushScan._step_now, []
+    step = PushScan._step_now
+    failed: list[PushScan] = []
 
     def step_now(scan: PushScan) -> None:
         if not failed:
