@@ -91,6 +91,7 @@ def test_a_second_signal_ends_the_drain(tmp_path: Path, csv_file: Path, weir_her
         (signal.SIGTERM, 143, "terminated"),
         (signal.SIGHUP, 129, "hung up"),
     )
+    ended: list[int] = []
     for number, code, says in ends:
         with serving(tmp_path / "data", "--drain-timeout", 3600) as (server, endpoint):
             assert server.stderr is not None
@@ -105,6 +106,8 @@ def test_a_second_signal_ends_the_drain(tmp_path: Path, csv_file: Path, weir_her
                     server.send_signal(number)
                     assert server.wait(TIMEOUT_S) == code
                     assert server.stderr.read() == f"weir: {says}\n"
+                    ended.append(code)
+    assert ended == [130, 143, 129]  # Else a scan has failed before its server was told to end.
     checked = weir_here("doctor", tmp_path / "data")
     assert (checked.returncode, checked.stdout.count(" 20000 rows")) == (0, 1), checked.stdout
 
@@ -434,6 +437,7 @@ def test_a_standard_error_that_nobody_reads_holds_up_no_server(tmp_path: Path, u
                         next(changes)
                     server.send_signal(signal.SIGTERM)
                     assert server.wait(TIMEOUT_S) == 143
+            assert server.returncode == 143  # Else the scan has failed before that.
         finally:
             server.kill()
 
