@@ -107,6 +107,11 @@ class SourceOptions:
     """File with the bearer token. The token itself is never an option: options are in plans and in the Spark UI."""
 
     @property
+    def names_state(self) -> bool:
+        """Whether the caller says which state is read."""
+        return self.as_of is not None or self.as_of_time is not None or self.lease_id is not None
+
+    @property
     def takes_lease(self) -> bool:
         """Whether the driver leases what the tasks are to read."""
         named = self.as_of is not None or self.lease_id is not None
@@ -117,8 +122,7 @@ class SourceOptions:
         """Whether all tasks that read parts of a bucket read them as of one log offset."""
         if self.mode not in AS_OF_MODES:
             return False
-        named = self.as_of is not None or self.as_of_time is not None or self.lease_id is not None
-        return named or self.lease_ttl_s > 0
+        return self.names_state or self.lease_ttl_s > 0
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SourceOptions:

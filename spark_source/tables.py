@@ -139,7 +139,7 @@ class TableRead:
         threshold = _bytes(self.spark.conf.get(_THRESHOLD))
         options = SourceOptions.parse(self.options)
         # A state of the past may have been much larger than the table is now, as before its rows were deleted.
-        if threshold <= 0 or options.as_of is not None or options.as_of_time is not None:
+        if threshold <= 0 or options.names_state:
             return False
         with PlainErrors():
             return ask(options, lambda client: _stored_bytes(client, options.table, threshold)) <= threshold
