@@ -133,6 +133,7 @@ class Session:
     def serve(self, command: str, printed: list[str]) -> None:
         """Start a server in the background, on a free port of this machine."""
         command = re.sub(r"--metrics-port \d+", "--metrics-port 0", command).replace("0.0.0.0", "127.0.0.1")
+        command = self._placed(command)
         process = subprocess.Popen(
             ["bash", "-c", f"exec {command} --port 0"],
             cwd=self.directory,
@@ -188,10 +189,14 @@ class Session:
         assert re.fullmatch(pattern, _ADDRESS.sub("ADDRESS", real), re.DOTALL), f"{what}\n{real}"
 
     def _translated(self, text: str) -> str:
-        text = _ADDRESS.sub(self.endpoint or r"\g<0>", text)
+        text = _ADDRESS.sub(self.endpoint or r"\g<0>", self._placed(text))
         for documented, real in self._real.items():
             text = text.replace(documented, real)
-        return text.replace("/mnt/", f"{self.directory}/")
+        return text
+
+    def _placed(self, text: str) -> str:
+        """With the session's directory for those of the reader, who may have a server at the same place."""
+        return re.sub(r"(?<![\w/])/(mnt|tmp)/", f"{self.directory}/", text)
 
     def _environment(self) -> dict[str, str]:
         shims = self.directory / "bin"
