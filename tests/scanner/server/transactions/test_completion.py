@@ -11,8 +11,15 @@ import pytest
 import trio
 import trio.testing
 
+from scanner.data.table import TableDescription
 from scanner.errors import DiskFull, StoreFailed, TableNotFound
-from scanner.server.transactions.completion import Completion
+from scanner.server.config import ScannerConfig
+from scanner.server.tables.catalog import Catalog
+from scanner.server.transactions.completion import Applier, Completion
+from scanner.server.transactions.decisions import Decision
+from scanner.storage.memory.store import MemoryStore
+from scanner.tasks import inline
+from tests.support.transactions import SCHEMA
 
 
 @pytest.mark.parametrize("failed_before", [False, True])
@@ -115,3 +122,23 @@ async def test_it_is_tried_again_less_and_less_often(autojump_clock: trio.testin
     with trio.move_on_after(100):
         await Completion(apply, "version 1").run()
     assert [after - before for before, after in pairwise(tried)] == [0.5, 1, 2, 4, 8, 16, 30, 30]
+
+
+async def test_a_version_is_not_applied_to_another_table_of_the_name() -> None:
+    """The one that it was decided for was dropped, and made anew, while it waited to be tried again."""
+    store = MemoryStore()
+    store.create_table(TableDescription("t", SCHEMA, ("id",), 1))
+    config = ScannerConfig()
+    async with trio.open_nursery() as nursery:
+        catalog = Catalog(store, config, nursery, inline)
+        applier = Applier(catalog, config, inline)
+        served = await catalog.table("t")
+        for table_id in served.table_id, served.table_id + 1:
+            decision = Decision(
+                table_id=table_id, name="load", version=1, attempts={}, buckets=(0,), decided_ms=0, order=0
+            )
+            if table_id == served.table_id:
+                assert (await applier.apply(store.transaction_files("t"), "t", decision, [])).keys() == {0}
+                continue
+            with pytest.raises(TableNotFound, match="was dropped"):
+                await applier.apply(store.transaction_files("t"), "t", decision, [])
