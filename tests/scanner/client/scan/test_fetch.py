@@ -70,11 +70,9 @@ async def by_bucket(changes: Batches) -> dict[int, list[dict[str, Any]]]:
     return found
 
 
-def both(table: scanner.Table, **bounds: Any) -> tuple[scanner.Scan, scanner.Scan]:
+def both(table: scanner.Table) -> tuple[scanner.Scan, scanner.Scan]:
     """The same scan of the log by push and by fetch."""
-    scan = table.new_scan().with_source("log").stop_at(bounds.pop("stop_at", "end"))
-    if "start_at" in bounds:
-        scan = scan.start_at(bounds["start_at"])
+    scan = table.new_scan().with_source("log").stop_at("end")
     return scan, scan.with_mode("fetch")
 
 

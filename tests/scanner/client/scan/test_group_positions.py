@@ -83,3 +83,13 @@ def test_what_an_epoch_began_is_not_owed_by_the_next() -> None:
     positions.begin_epoch(0)
     positions.take_position(0, epoch=2, position=12)
     assert positions.passed_over == {0: Handed(2, 12, owed=False)}
+
+
+def test_what_an_earlier_epoch_told_is_stored_by_that_epoch() -> None:
+    """The server refuses it then: by the present one it would go past changes that nobody was given."""
+    positions = _handed_out()
+    positions.begin_epoch(0)
+    positions.take_position(0, epoch=2, position=6)
+    assert [positions.epoch_of(0, position, 2) for position in (6, 8, 10, 12)] == [2, 1, 1, 2]
+    positions.begin_epoch(0)
+    assert [positions.was_told_before(0, position) for position in (6, 10, 12)] == [True, True, False]

@@ -246,7 +246,16 @@ def test_every_name_and_value_can_be_written(name: str, value: LiteralValue) -> 
     assert parse_where(f"{quoted} = {written}") == (col(name) == value)
 
 
-@given(st.text("ab =<>!()'\"%_,.;-/*+0123456789xXnotadriskelbwu\\\n:$?[]{}#@", max_size=24))
+WORDS = "a b = <> < >= 1 -2.5 'x' true and not in ( ) , like 'x%' is null between or".split()
+
+
+@given(
+    st.text("ab =<>!()'\"%_,.;-/*+0123456789xXnotadriskelbwu\\\n:$?[]{}#@", max_size=24)
+    | st.lists(st.sampled_from(WORDS), max_size=7).map(" ".join)
+    | st.lists(st.sampled_from(["a = 1", "b is null", "a in (1, 'x')", "not", "or"]), max_size=3).map(
+        " and ".join
+    )
+)
 def test_any_text_is_understood_or_refused(text: str) -> None:
     """Whatever is typed, the answer is a condition or one line."""
     try:
