@@ -22,6 +22,7 @@ from scanner.storage.images import format as format_
 from scanner.storage.images import reader
 from scanner.storage.lineage import Lineage
 from scanner.storage.rocksdb import files, opening
+from scanner.storage.rocksdb.durable_end import DurableEnd
 from scanner.storage.rocksdb.opening import BucketOpener
 from scanner.storage.rocksdb.store import RocksStore
 from tests.support.nightly import everyday
@@ -72,7 +73,7 @@ def _no_lineage(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _no_durable_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(BucketOpener, "_durable_end", lambda _: 0)
+    monkeypatch.setattr(DurableEnd, "is_reached", lambda *_: True)
 
 
 def _no_checksums(monkeypatch: pytest.MonkeyPatch) -> None:

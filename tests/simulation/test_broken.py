@@ -606,9 +606,8 @@ def ignore_filter(patch: pytest.MonkeyPatch) -> None:
     """A tail that shows what its filter drops."""
     whole = LogBlocks.__init__
 
-    def init(self: LogBlocks, bucket: Any, table: Any, *arguments: Any, **options: Any) -> None:
-        whole(self, bucket, table, *arguments, **options)
-        self._filter = Filter((), table.schema)
+    def init(self: LogBlocks, bucket: Any, schema: Any, _: Filter, *arguments: Any, **options: Any) -> None:
+        whole(self, bucket, schema, Filter((), schema), *arguments, **options)
 
     patch.setattr(LogBlocks, "__init__", init)
 
