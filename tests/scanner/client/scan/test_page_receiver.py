@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import pyarrow as pa
 import pytest
 
@@ -155,11 +157,11 @@ def test_going_on_where_another_scan_stood_is_in_the_same_state(
     named = (17, b"h") if not token else (0, b"")
     assert (request.resume_token, request.as_of, request.as_of_history) == (token, *named)
     assert (request.HasField("as_of"), progress.resumes) == (not token, int(bool(token)))
-    first = {"first": not token, "ordinal": at.rows, "token": b"b"}
-    for wrong in {"log_offset": 18, "history": b"h"}, {"history": b"g"}, {}:
+    first = functools.partial(page, [1], first=not token, ordinal=at.rows, token=b"b")
+    for wrong in first(log_offset=18, history=b"h"), first(history=b"g"), first():
         with pytest.raises(DataCorrupted):
-            scan.receive(page([1], **first, **wrong))  # type: ignore[arg-type]
-    assert scan.receive(page([1], **first, history=b"h"))  # type: ignore[arg-type]
+            scan.receive(wrong)
+    assert scan.receive(first(history=b"h"))
     assert scan.behind is not None
     assert (scan.behind.token, scan.behind.rows, scan.behind.history) == (b"b", at.rows + 1, b"h")
     scan.receive(page([], at.rows + 1, total=at.rows + 1, history=b"h"))
