@@ -39,6 +39,8 @@ _COLUMNS_BYTES_MAX: Final = ENTRY_BYTES_MAX
 """Of the keys and rows of a commit, and of the rows that it replaces, if it is worked out as columns: they are copied
 a few times."""
 
+_NUMBER_BYTES: Final = 8
+
 _INSERT, _DELETE = int(ChangeKind.INSERT), int(ChangeKind.DELETE)
 _BEFORE, _AFTER = int(ChangeKind.UPDATE_BEFORE), int(ChangeKind.UPDATE_AFTER)
 
@@ -110,7 +112,7 @@ def _plan_together(groups: Sequence[Mutations], images: _BeforeImages) -> Commit
     if sum(group.keys.nbytes + group.rows.nbytes for group in groups) > _COLUMNS_BYTES_MAX:
         return None
     together = Mutations.concat(groups)
-    order = pc.array_sort_indices(together.keys).to_numpy()
+    order = _ascending(together.keys)
     ordered = together.take(order)
     keys = ordered.keys.to_pylist()
     if len(set(keys)) < len(keys):
@@ -132,6 +134,19 @@ def _plan_together(groups: Sequence[Mutations], images: _BeforeImages) -> Commit
         ordered = ordered.take(np.flatnonzero(changed))
         keys = ordered.keys.to_pylist()
     return CommitPlan(list(changes), keys, ordered.rows.to_pylist())
+
+
+def _ascending(keys: pa.BinaryArray) -> NDArray[Any]:
+    """Where the keys stand, from the least to the greatest.
+
+    Keys of eight octets, such as of one column of 64 bits, are compared as numbers: a quarter of the time.
+    """
+    count = len(keys)
+    _, offsets, octets = keys.buffers()
+    starts = np.frombuffer(offsets, np.int32, count + 1, 4 * keys.offset)
+    if (np.diff(starts) != _NUMBER_BYTES).any():
+        return np.asarray(pc.array_sort_indices(keys).to_numpy())
+    return np.frombuffer(octets, ">u8", count, starts[0]).astype(np.uint64).argsort()
 
 
 def _replaced(keys: list[bytes], images: _BeforeImages) -> pa.BinaryArray | None:

@@ -55,6 +55,18 @@ def test_columns_give_what_single_mutations_give(groups: Groups, stored: Rows) -
         assert shown(planned(each, stored, columns=True)) == shown(planned(each, stored, columns=False))
 
 
+@given(
+    st.lists(st.builds(Mutation, st.binary(min_size=8, max_size=8), _ROWS), min_size=2), st.binary(max_size=8)
+)
+def test_keys_of_eight_octets_are_in_the_order_of_others(group: list[Mutation], odd: bytes) -> None:
+    """With one of another length among them, and with none; also where the columns are parts of longer ones."""
+    for each in (distinct([group]), distinct([[*group, Mutation(odd, b"row")]])):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(commits, "COLUMNS_ROWS_MIN", 1)
+            plan = plan_commit([Mutations.of(each[0])[1:]], lambda keys: [None] * len(keys))
+        assert list(zip(plan.keys, plan.rows, strict=True)) == sorted(each[0][1:])
+
+
 @given(_GROUPS, _STORED, st.integers(1, 20))
 def test_both_ways_refuse_the_same_requests(groups: Groups, stored: Rows, entry_bytes_max: int) -> None:
     """A request whose entry would be too large is refused by itself, with what it replaces counted."""
