@@ -10,9 +10,8 @@ This module knows no wire and no stream.
 from __future__ import annotations
 
 import functools
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, TypeVar
 
 from scanner.errors import SnapshotLost
 from scanner.proto.weir.v1 import scanner_pb2 as pb
@@ -25,9 +24,9 @@ if TYPE_CHECKING:
     from scanner.server.scan.opener import ScanOpener
     from scanner.server.scan.tokens import TokenState
     from scanner.server.tables.catalog import Catalog
-    from scanner.server.tables.snapshots import SnapshotHold
-    from scanner.storage.interface import Checkpoint
     from scanner.wire.queries import ScanQuery
+
+_Opened = TypeVar("_Opened")
 
 
 class SnapshotScans:
@@ -78,16 +77,16 @@ class SnapshotScans:
                 f" weir checkpoint {query.table}, acquire a lease, which makes one, or scan LIVE_KV",
                 oldest_offset=checkpoints.bucket.storage.log_start,
             )
-        async with self._readable(checkpoints, log_offset):
-            opened = await self._opener.open(
-                query,
-                principal,
-                log_offset=log_offset,
-                table_id=table.table_id,
-                history=history,
-                source=pb.SCAN_SOURCE_SNAPSHOT,
-            )
-        return self._reopened_here(opened)
+        open_scan = functools.partial(
+            self._opener.open,
+            query,
+            principal,
+            log_offset=log_offset,
+            table_id=table.table_id,
+            history=history,
+            source=pb.SCAN_SOURCE_SNAPSHOT,
+        )
+        return self._reopened_here(await self._opened(checkpoints, log_offset, open_scan))
 
     async def resume(self, query: ScanQuery, principal: str, state: TokenState) -> KvScan:
         """Continue a scan with its token: from the same checkpoint, or from another read source as of its offset.
@@ -103,17 +102,17 @@ class SnapshotScans:
         """
         table = await self._catalog.table(query.table, query.table_id)
         checkpoints = await self._checkpoints.of(table, query.bucket)
-        async with self._readable(checkpoints, state.log_offset):
-            opened = await self._opener.open(
-                query,
-                principal,
-                log_offset=state.log_offset,
-                position=state.position,
-                table_id=state.table_id,
-                history=state.history,
-                source=pb.SCAN_SOURCE_SNAPSHOT,
-            )
-        return self._reopened_here(opened)
+        open_scan = functools.partial(
+            self._opener.open,
+            query,
+            principal,
+            log_offset=state.log_offset,
+            position=state.position,
+            table_id=state.table_id,
+            history=state.history,
+            source=pb.SCAN_SOURCE_SNAPSHOT,
+        )
+        return self._reopened_here(await self._opened(checkpoints, state.log_offset, open_scan))
 
     def _reopened_here(self, opened: KvScan) -> KvScan:
         """Have the checkpoint opened first when the scan is reopened."""
@@ -131,24 +130,31 @@ class SnapshotScans:
             The scan stays parked.
         """
         checkpoints = await self._checkpoints.of(opened.table, opened.query.bucket)
-        async with self._readable(checkpoints, opened.log_offset):
-            await self._opener.reopen(opened)
+        reopen = functools.partial(self._opener.reopen, opened)
+        await self._opened(checkpoints, opened.log_offset, reopen)
 
-    @asynccontextmanager
-    async def _readable(self, checkpoints: BucketCheckpoints, log_offset: int) -> AsyncIterator[None]:
-        """Have the checkpoint of this state open for the length of the block, if there is one.
+    async def _opened(
+        self, checkpoints: BucketCheckpoints, log_offset: int, open_scan: Callable[[], Awaitable[_Opened]]
+    ) -> _Opened:
+        """Have the opener open a scan while the checkpoint of this state is open, if there is one.
 
         The opener finds it among the bucket's snapshots.
         """
-        checkpoint: Checkpoint | None = checkpoints.as_of(log_offset)
-        hold: SnapshotHold | None = None
-        if checkpoint is not None:
-            async with checkpoints.bucket.between_commits():
-                pass  # Opened anew after a failed write only behind this, storage would close the checkpoint with it.
-            with suppress(SnapshotLost):  # It is being deleted; the opener looks for another read source.
+        bucket = checkpoints.bucket
+        while (checkpoint := checkpoints.as_of(log_offset)) is not None:
+            async with bucket.between_commits():
+                # Opened anew after a failed write only behind this, storage would close the checkpoint with it.
+                openings = bucket.storage_openings
+            try:
                 hold = await checkpoints.open(checkpoint)
-        try:
-            yield
-        finally:
-            if hold is not None:
+            except SnapshotLost:
+                break  # It is being deleted; the opener looks for another read source.
+            try:
+                return await open_scan()
+            except SnapshotLost:
+                if bucket.storage_openings == openings:
+                    raise
+                # Another write has failed since.
+            finally:
                 hold.release(linger=False)
+        return await open_scan()

@@ -21,6 +21,7 @@ from scanner.server.retention.checkpoints import BucketCheckpoints
 from scanner.server.scan.tokens import MODEL_PUSH, TokenState
 from scanner.storage.memory.store import MemoryStore
 from scanner.storage.rocksdb.bucket import RocksBucket
+from scanner.storage.rocksdb.store import RocksStore
 from scanner.wire.queries import ScanQuery
 from tests.support.client import open_client
 from tests.support.maintenance import open_maintenance
@@ -205,6 +206,41 @@ async def test_a_checkpoint_is_scanned_after_a_failed_write(tmp_path: Path) -> N
         assert isinstance(bucket.storage, RocksBucket)
         bucket.storage._lifetime.fail(StoreFailed("the disk refused the sync"))
         assert ids(await table.new_scan().with_source("snapshot").to_arrow()) == list(range(10))
+
+
+@pytest.mark.parametrize("parked", [False, True])
+async def test_a_write_that_fails_while_a_checkpoint_is_opened(
+    parked: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The scan shows the checkpoint, which is there, also where it is older than the log; or goes on with it."""
+    store = RocksStore.open(tmp_path)
+    store.create_table(description())
+    async with open_maintenance(store, ScannerConfig(block_rows_max=10)) as kept:
+        await kept.write(range(40))
+        await (await kept.checkpoints()).create()
+        await kept.write(range(100, 110))
+        bucket = await kept.bucket()
+        bucket.storage.truncate_log(50)
+        opened = await kept.snapshots.open(ScanQuery(table="items"), "anna") if parked else None
+        open_checkpoint, failures = BucketCheckpoints.open, [StoreFailed("the disk refused the sync")]
+
+        async def open_and_fail(checkpoints: BucketCheckpoints, checkpoint: Checkpoint) -> SnapshotHold:
+            hold = await open_checkpoint(checkpoints, checkpoint)
+            if failures:
+                assert isinstance(bucket.storage, RocksBucket)
+                bucket.storage._lifetime.fail(failures.pop())
+            return hold
+
+        monkeypatch.setattr(BucketCheckpoints, "open", open_and_fail)
+        if opened is None:
+            opened = await kept.snapshots.open(ScanQuery(table="items"), "anna")
+        else:
+            opened.scan.source.step()
+            opened.scan.park()
+            await kept.snapshots.reopen(opened)
+        assert await kept.scan(opened) == list(range(40))
+        assert not failures
+    store.close()
 
 
 async def test_what_makes_no_sense_is_refused() -> None:
