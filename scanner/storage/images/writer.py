@@ -103,13 +103,13 @@ class ImageWriter:
             self._sync()
 
     def finish(self, naming: AbstractContextManager[object] | None = None) -> None:
-        """Write the index, and give the file its name; durable when this returns.
+        """Write the index, and give the file its name; it is durable then, and so is its name if the disk lets us.
 
         Args:
             naming: Held while the name changes its file.
 
         Raises:
-            StoreFailed: The disk refused.
+            StoreFailed: The disk refused; what had the name has it still.
         """
         statistics = encode_statistics(self._statistics, self._schema)
         self._write(encode_end(self._places, statistics, self.size_bytes))
@@ -118,6 +118,7 @@ class ImageWriter:
             self._file.close()
             with naming or nullcontext():
                 self._unfinished.replace(self._path)
+        with suppress(OSError):  # It is there. Whichever file has the name after a crash is whole.
             sync_directory(self._path.parent)
 
     def abort(self) -> None:

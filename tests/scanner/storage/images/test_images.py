@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,6 +18,7 @@ from scanner.storage.images.format import ImageDamaged, ImageHeader
 from scanner.storage.images.reader import Image
 from scanner.storage.images.removal import UNFINISHED
 from scanner.storage.images.writer import ImageWriter
+from tests.support.faulty_disk import faulty_disk
 from tests.support.file_limit import file_size_limit
 from tests.support.images import ANY
 from tests.support.open_files import open_files
@@ -169,6 +171,26 @@ def test_what_is_not_finished_has_no_name(tmp_path: Path) -> None:
     assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
     assert path.stat().st_mode & 0o777 == 0o600
     assert Image(path).header == HEADER
+
+
+def test_a_disk_that_refuses_while_an_image_gets_its_name(tmp_path: Path) -> None:
+    """Either the image has it, or the one before still has it and the failure is told; nothing else is left."""
+    path, told = tmp_path / "image", []
+    for at in range(4):
+        ImageWriter(path, HEADER, ANY).finish()
+        writer = ImageWriter(path, replace(HEADER, log_offset=900), ANY)
+        with faulty_disk(at, kill=False) as faults:
+            try:
+                writer.finish()
+            except StoreFailed:
+                told.append(at)
+        writer.abort()
+        image = Image(path)
+        image.retire()
+        assert image.header.log_offset == (812 if at in told else 900)
+        assert list(tmp_path.iterdir()) == [path]
+        assert faults.hit == (at < 3)
+    assert told == [0, 1]  # The sync of the file, and its renaming; not the sync of the directory.
 
 
 def test_an_image_that_cannot_be_begun_leaves_nothing(tmp_path: Path) -> None:
