@@ -422,6 +422,9 @@ class LeaseKeeper:
             except _GONE as error:
                 if not self._wants(key, state):
                     continue  # Meanwhile it was released, or another state was acquired.
+                if isinstance(error, TableNotFound) and self._catalog.has(state.table, state.table_id):
+                    self._unheld.add((key, state))  # It is being dropped, and stays if the disk refuses that.
+                    continue
                 _logger.warning("lease %s lost %s[%d]: %s", key.lease_id, state.table, state.bucket, error)
                 self._registry.release(key, [state.bucket_key], now_ms=self._clock.now_ms())
                 self._changes += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,7 @@ from scanner.server.retention.lease_registry import LEASES_DOCUMENT, LeaseRegist
 from scanner.server.retention.lease_targets import Choice, FoundStates, HeldState
 from scanner.storage.memory.store import MemoryStore
 from scanner.storage.rocksdb.store import RocksStore
+from scanner.wire.queries import ScanQuery
 from tests.support.maintenance import WALL_S, churn, lease_of, open_maintenance, refuse, target
 from tests.support.scans import description
 
@@ -329,6 +331,41 @@ async def test_what_cannot_be_held_at_the_start_is_not_cut(
             cut = await kept.maintenance.retention.cut("items", 0, bucket, 10)
             assert (cut.start, cut.pinned) == (5, 5)
             assert [pin.what for pin in cut.pins] == ["lease"]
+
+
+@pytest.mark.parametrize("dropped", [False, True])
+async def test_what_cannot_be_held_while_its_table_is_dropped(
+    store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, dropped: bool
+) -> None:
+    """A table whose drop fails is served again, and its lease keeps what it kept; else the lease ends with it."""
+    async with open_maintenance(store) as kept:
+        await kept.write(range(10))
+        lease, _ = await kept.acquire("report", target(Choice.NEWEST, 0))
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "bucket", refuse)
+        async with open_maintenance(store) as kept, trio.open_nursery() as nursery:
+            patch.undo()
+            caplog.clear()
+            opened = await kept.opener.open(ScanQuery(table="items"), "anna")
+            ended = trio.Event()
+
+            async def drop() -> None:
+                with nullcontext() if dropped else pytest.raises(StoreFailed):
+                    await kept.catalog.drop("items")
+                ended.set()
+
+            if not dropped:
+                patch.setattr(store, "drop_table", refuse)
+            nursery.start_soon(drop)
+            await trio.testing.wait_all_tasks_blocked()  # Until the scan is closed, it goes no further.
+            await kept.maintenance.leases.sweep()
+            opened.scan.close()
+            await ended.wait()
+            await kept.maintenance.leases.sweep()
+            found = kept.maintenance.leases.get(REPORT)
+            assert (found and found.states) == (None if dropped else lease and lease.states)
+            assert len(opened.bucket.pins) == (not dropped)
+            assert "lost" not in caplog.text
 
 
 @pytest.mark.parametrize("acquired_again", [False, True])
