@@ -18,10 +18,11 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from scanner.errors import StoreFailed, TooManyFiles
+from scanner.storage.rocksdb.files import disk_errors
 from scanner.storage.rocksdb.log_format import begins_after, first_damage, record_heads
 
 _LOG: Final = re.compile(r"(\d+)\.log")
@@ -33,21 +34,28 @@ def has_torn_tail(directory: Path) -> bool:
     """Whether the newest record of a database's write-ahead logs is in pieces, and nothing else in them is damaged.
 
     It may also be the newest that there was when an earlier start dropped it. Not if they cannot be read.
+
+    Raises:
+        TooManyFiles: They could not be opened, which says nothing of them.
     """
     torn, following = False, None
-    with suppress(OSError):
-        for log in _logs(directory):
-            for first, count in _batches(log):
-                if torn and first != following:
-                    return False
-                following = first + count
-            damage = first_damage(log)
-            if damage is not None:
-                if begins_after(log, damage):
-                    return False
-                torn = True
-        return torn
-    return False
+    try:
+        with disk_errors(directory):
+            for log in _logs(directory):
+                for first, count in _batches(log):
+                    if torn and first != following:
+                        return False
+                    following = first + count
+                damage = first_damage(log)
+                if damage is not None:
+                    if begins_after(log, damage):
+                        return False
+                    torn = True
+    except TooManyFiles:
+        raise
+    except StoreFailed:
+        return False
+    return torn
 
 
 def logs_follow(directory: Path, sequence: int) -> bool:

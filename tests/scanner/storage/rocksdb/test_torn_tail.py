@@ -13,13 +13,14 @@ from typing import NoReturn
 
 import pytest
 
-from scanner.errors import DataCorrupted, StoreFailed
+from scanner.errors import DataCorrupted, StoreFailed, TooManyFiles
 from scanner.server.inspection import Inspection
 from scanner.storage.group_states import GroupState
 from scanner.storage.rocksdb import durable_end
 from scanner.storage.rocksdb.opening import BucketOpener
 from scanner.storage.rocksdb.store import RocksStore
 from scanner.storage.rocksdb.torn_tail import has_torn_tail
+from tests.support.file_limit import no_more_files
 from tests.support.living import copy_living, end_background_work
 from tests.support.storage_damage import flip
 from tests.support.storage_tables import contents, one_bucket, put, puts, replayed
@@ -106,6 +107,15 @@ def test_a_commit_in_pieces_is_dropped(tmp_path: Path, pages: str) -> None:
             assert (bucket.lost_changes, bucket.failure) == (0, None)
             bucket.commit([[put(9, text)]])
     assert not has_torn_tail(directory)
+
+
+def test_logs_that_cannot_be_opened_for_now_are_not_damaged(tmp_path: Path) -> None:
+    """A process that may open no more files says that, and not that the files are to be restored from a copy."""
+    directory, log, commit = _cut_off(tmp_path)
+    _lose(log, *_bounds(_lost(commit)["middle"]))
+    with no_more_files(), pytest.raises(TooManyFiles):
+        has_torn_tail(directory)
+    assert has_torn_tail(directory)
 
 
 @pytest.mark.parametrize("alone", [False, True])
