@@ -19,6 +19,7 @@ from scanner.server.failures import Failures
 
 if TYPE_CHECKING:
     from scanner.server.config import ScannerConfig
+    from scanner.server.tables.bucket import ServedBucket
     from scanner.server.tables.catalog import Catalog
     from scanner.storage.interface import Store
     from scanner.storage.records import DiskStatus
@@ -94,7 +95,7 @@ class DiskWatch:
             return
         since = trio.current_time() - _UNWRITTEN_S
         idle = [bucket for _, _, bucket in self._catalog.open_buckets() if bucket.written_at < since]
-        sizes = await self._run_blocking(lambda: [bucket.storage.unflushed_bytes for bucket in idle])
+        sizes = await self._run_blocking(lambda: list(map(_unflushed_bytes, idle)))
         for size, bucket in sorted(zip(sizes, idle, strict=True), key=lambda each: each[0], reverse=True):
             if not size or not self._store.write_buffers_half_full:
                 return
@@ -107,3 +108,10 @@ class DiskWatch:
         """Close the files of buckets that were not used for a while."""
         for _, _, bucket in list(self._catalog.open_buckets()):
             await bucket.close_idle(self._config.bucket_idle_close_s)
+
+
+def _unflushed_bytes(bucket: ServedBucket) -> int:
+    try:
+        return bucket.storage.unflushed_bytes
+    except ScannerError:
+        return 0  # It is being dropped.

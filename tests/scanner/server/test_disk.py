@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
+import trio
 
+from scanner.storage.rocksdb.bucket import RocksBucket
 from scanner.storage.rocksdb.config import StorageConfig
 from scanner.storage.rocksdb.store import RocksStore
 from tests.support.maintenance import open_maintenance
@@ -53,3 +55,21 @@ async def test_who_is_written_to_no_more_leaves_the_memory_to_the_others(tmp_pat
             assert now.storage.unflushed_bytes > 20 * 10 * 1024
             await kept.maintenance.disk.flush_idle()
             assert now.storage.unflushed_bytes > 20 * 10 * 1024
+
+
+async def test_a_table_that_is_being_dropped_keeps_no_other_from_being_flushed(tmp_path: Path) -> None:
+    """Its buckets have their files open for as long as they are read, and tell nothing any more."""
+    with RocksStore.open(tmp_path, SMALL) as store:
+        for name in ("dropped", "kept"):
+            store.create_table(description(name))
+        async with open_maintenance(store) as kept, trio.open_nursery() as nursery:
+            dropped, other = [await write(kept, name, 700) for name in ("dropped", "kept")]
+            dropped.written_at = other.written_at = -math.inf
+            assert isinstance(dropped.storage, RocksBucket)
+            lifetime = dropped.storage._lifetime
+            with lifetime.using():
+                nursery.start_soon(kept.catalog.drop, "dropped")
+                while not lifetime._leaving:
+                    await trio.lowlevel.checkpoint()
+                await kept.maintenance.disk.flush_idle()
+            assert other.storage.unflushed_bytes < MIB / 8
