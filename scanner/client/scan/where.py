@@ -88,6 +88,8 @@ def parse(text: str) -> Condition:
         _require_flat(tokens)
         if tokens and tokens[0].token_type is TokenType.VAR and tokens[0].text.upper() == "IF":
             _refuse(_shown(text))  # sqlglot would take it for a command, and log that.
+        if any(each.token_type is TokenType.SEMICOLON for each in tokens):
+            _refuse("';'")  # One at the end it would leave out.
         tree = sqlglot.parse_one(text, dialect=_Where, into=exp.Condition)
         _require_as_read(text, tokens, tree)
         return Condition(_joined(tree, exp.And, Operator.AND))
