@@ -145,7 +145,13 @@ def make_directories(path: Path, below: Path | None = None) -> None:
             except FileExistsError:
                 if not directory.is_dir():  # Else another process was quicker.
                     raise NotADirectoryError(errno.ENOTDIR, "Not a directory", str(directory)) from None
-            sync_directory(directory.parent)
+            try:
+                sync_directory(directory.parent)
+            except OSError:
+                # The next call would take it for one that was there, and durable.
+                with suppress(OSError):
+                    directory.rmdir()
+                raise
 
 
 def is_directory(path: Path, *, untold: bool = False) -> bool:

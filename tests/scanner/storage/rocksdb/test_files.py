@@ -15,6 +15,8 @@ import pytest
 
 from scanner.errors import StoreFailed
 from scanner.storage.rocksdb.files import DirectoryHandle, make_directories, replace_file
+from tests.support.faulty_disk import faulty_disk
+from tests.support.sync_spy import spying_on_syncs
 
 THREADS = 8
 ROUNDS = 100
@@ -38,6 +40,18 @@ def test_threads_that_make_directories_with_a_common_ancestor_all_succeed(tmp_pa
     failures = [done.exception() for done in made]
     assert [each for each in failures if each is not None and not isinstance(each, BrokenBarrierError)] == []
     assert len([*tmp_path.glob("checkpoints/*/*")]) == THREADS * ROUNDS
+
+
+def test_directories_are_durable_also_at_the_second_attempt(tmp_path: Path) -> None:
+    """One that was made, and whose name the disk then refused to sync, does not pass for one that was there."""
+    with spying_on_syncs() as spy:
+        for at in range(6):
+            wanted = tmp_path / str(at) / "table" / "bucket"
+            with faulty_disk(at, kill=False), pytest.raises(StoreFailed):
+                make_directories(wanted, tmp_path)
+            make_directories(wanted, tmp_path)
+            assert wanted.is_dir()
+            assert spy.pending() == []
 
 
 @pytest.mark.parametrize("wanted", ["taken", "taken/bucket"])
