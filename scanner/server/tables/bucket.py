@@ -10,7 +10,8 @@ Invariants:
    go on as of the same state; tails get what the failed commit has left all the same. Unused storage is closed
    (`close_idle`); pins and scans that are parked stay.
 4. What it tells as its commit-time floor is below the time of every commit that becomes durable afterwards.
-5. What a transaction writes in pieces is seen whole or not at all; scans are opened before it or after it.
+5. What a transaction writes in pieces is seen whole or not at all; scans are opened before it or after it. A drop ends
+   it between two pieces, and should the table stay, what was written of it is undone before anything else is done.
 6. A share of a transaction is written once, also if the commit that has written it was said to have failed. So is a
    request that has a number, however often it comes.
 
@@ -133,6 +134,8 @@ class ServedBucket:
         self._commits_ended = 0
         self._way: trio.Event | None = None
         """Set when storage was closed between two commits for others; None: nobody waits for that."""
+        self._cut_off = False
+        """Whether storage has pieces of a share that a drop has ended: it goes with them, or is opened anew first."""
         self._scans: set[OpenScan[Any]] = set()
         self.point_reads = 0
         """Those that run: each holds storage open."""
@@ -244,12 +247,12 @@ class ServedBucket:
             await acquired(self._commits)
             try:
                 self.check_served()
-                if not self._files.closed:
+                if not self._files.closed and not self._cut_off:
                     return
             except BaseException:
                 self._commits.release()
                 raise
-            self._commits.release()  # It was closed again meanwhile.
+            self._commits.release()  # It was closed again meanwhile, or there is something to undo.
 
     @asynccontextmanager
     async def beside_commits(self) -> AsyncIterator[None]:
@@ -312,7 +315,7 @@ class ServedBucket:
                 await self._reopen(writable=True)
 
     async def wake(self, *, upkeep: bool = False) -> None:
-        """Open storage that was closed for being idle.
+        """Open storage that was closed for being idle, and anew if it has pieces that are to be undone.
 
         Args:
             upkeep: See `between_commits`; opening is a use all the same.
@@ -328,6 +331,11 @@ class ServedBucket:
             self.used_at = trio.current_time()
         await self._files.open()
         self.check_served()  # The table may have been dropped meanwhile.
+        if self._cut_off:
+            async with self._commits:
+                self.check_served()
+                if self._cut_off:
+                    await self._reopen(writable=True)
 
     async def fetch(self, read: Callable[[], None]) -> None:
         """Run what a scan has to read from the disk."""
@@ -414,7 +422,12 @@ class ServedBucket:
                 scan.park()
         self.snapshots.close()
         self.storage_openings += 1
-        await self._run_blocking(functools.partial(self.storage.reopen, writable=writable))
+
+        def reopen() -> None:
+            self._cut_off = False  # Nothing is left of it behind this, or storage has failed and says so.
+            self.storage.reopen(writable=writable)
+
+        await self._run_blocking(reopen)
         self.wake_tails()
 
     async def wait_room(self) -> None:
@@ -603,7 +616,8 @@ class ServedBucket:
             self._recover_delay_s = _RECOVER_DELAY_S_MIN
             self.activity.commits.observe(trio.current_time() - started_at)
         except ScannerError as failure:
-            self.activity.commits_failed += 1
+            # What a drop has ended has not failed.
+            self.activity.commits_failed += self._retired_by is None
             error = failure
         except Exception as failure:
             self.activity.commits_failed += 1
@@ -723,8 +737,10 @@ class ServedBucket:
                     pieces.close()  # It may hold a snapshot, and files.
             except Exception:
                 # What was written of it is undone, here and now or when storage takes writes again: nothing can be
-                # read before.
-                if took_writes:
+                # read before. That takes as long as writing it, so a drop does not wait for it.
+                if self._retired_by is not None:
+                    self._cut_off = True
+                elif took_writes:
                     with suppress(ScannerError):
                         await self._reopen(writable=True)
                 raise
@@ -732,12 +748,17 @@ class ServedBucket:
     async def _apply_pieces(
         self, pieces: Generator[Sequence[Mutation], None, None], transaction: TransactionShare
     ) -> tuple[int, int]:
-        """Write a share piece by piece, invisibly, and show it with the last commit."""
+        """Write a share piece by piece, invisibly, and show it with the last commit.
+
+        Raises:
+            ScannerError: Storage has failed, or the bucket is retired meanwhile; a part may be written.
+        """
         # The same for all pieces: a floor that is told meanwhile must be below all of their times.
         after_us = self._raise_floor()
         start, rows = self.storage.log_end, 0
         while (piece := await self._run_blocking(functools.partial(next, pieces, None))) is not None:
-            waiting = [piece]
+            self.check_served()
+            waiting = [piece] if len(piece) else []
             while waiting:
                 part = waiting.pop()
                 prepared = await self._prepare([part], after_us)

@@ -1,6 +1,8 @@
 """The tables of a running server: looked up, created and dropped without holding up the event loop.
 
-Storage does its work in worker threads, one structural change at a time; what it opened is kept here.
+Storage does its work in worker threads, and what it opened is kept here. One structural change is made at a time, and
+of each table one thing: its lookup, the opening of a bucket, a drop. None of these waits for those of another table: a
+bucket can take long to open, as what a crash has cut off is undone then, and a drop waits for those who use its table.
 
 This module knows no wire and no transport.
 """
@@ -8,6 +10,7 @@ This module knows no wire and no transport.
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -153,7 +156,14 @@ class Catalog:
         """Awaited when a table was dropped, before the call returns."""
         self._tables: dict[str, ServedTable] = {}
         self._changing = trio.Lock()
-        self._opening = trio.Lock()
+        """Held while storage creates or changes a table, or removes one that nobody uses any more."""
+        self._locks = weakref.WeakValueDictionary[str, trio.Lock]()
+        """By name of a table, those that are held or waited for: taken before `_changing`, and one at a time."""
+        self._making_room = trio.Lock()
+        self._opening = 0
+        """Buckets for which there is room, and whose files are being opened."""
+        self._opened = trio.Event()
+        """Set when one of them is open, or could not be."""
 
     def open_scans(self) -> Iterator[tuple[str, int, ServedBucket, OpenScan[Any]]]:
         """Every scan that is not closed, with the name of its table, the index of its bucket, and the bucket."""
@@ -178,6 +188,9 @@ class Catalog:
         """Acknowledged changes that were gone when their bucket was opened, ever; of the buckets in use."""
         return sum(bucket.storage.lost_changes for _, _, bucket in self.open_buckets())
 
+    def _lock(self, name: str) -> trio.Lock:
+        return self._locks.setdefault(name, trio.Lock())
+
     def has(self, name: str, table_id: int) -> bool:
         """Whether this table exists, and not another one of its name."""
         try:
@@ -193,14 +206,14 @@ class Catalog:
             TableNotFound: The block has failed, and the table is not there any more.
 
         Waits:
-            After a failure, for a table that is being created or dropped.
+            After a failure, for a drop of the table.
         """
         try:
             yield
         except TableNotFound:
             raise
         except ScannerError as error:
-            async with self._changing:  # Its files go before its name does.
+            async with self._lock(name):  # Its files go before its name does.
                 if not self.has(name, table_id):
                     raise TableNotFound(f"table {name!r} was dropped") from error
             raise
@@ -231,7 +244,7 @@ class Catalog:
         """
         served = self._tables.get(name)
         if served is None:
-            async with self._changing:
+            async with self._lock(name):
                 served = self._tables.get(name)
                 if served is None:
                     served = await self._run_blocking(functools.partial(self._load, name))
@@ -261,7 +274,7 @@ class Catalog:
             raise BucketNotFound(
                 f"table {name!r} has no bucket {index}; it has 0 to {table.description.buckets - 1}"
             )
-        async with self._changing:
+        async with self._lock(name):
             if self._tables.get(name) is not table:
                 raise TableNotFound(f"table {name!r} was dropped")
             served = table.buckets.get(index)
@@ -297,23 +310,30 @@ class Catalog:
     async def _room_for_files(self) -> AsyncIterator[None]:
         """Run the block, which opens the files of one more bucket, when there is room for them.
 
-        Unused buckets close theirs, least recently used first. One bucket is opened at a time, so that no two take the
-        same room.
+        Unused buckets close theirs, least recently used first. Room is made for one at a time, so that no two take the
+        same; the files of several may be opened at once.
 
         Raises:
             TooManyFiles: All are used.
 
         Waits:
-            For others to open theirs; for a commit, where no bucket is unused.
+            For a commit, where no bucket is unused; for others to open theirs, where these take all that is left.
         """
-        async with self._opening:
+        async with self._making_room:
             await self._make_room()
+            self._opening += 1
+        try:
             yield
+        finally:
+            self._opening -= 1
+            self._opened.set()
 
     async def _make_room(self) -> None:
         while True:
+            self._opened = trio.Event()
             is_open = [bucket for _, _, bucket in self.open_buckets() if bucket.is_open]
-            excess = len(is_open) + 1 - self._config.buckets_open_max
+            # One of those that are being opened may be open by now, and counts twice until that is known.
+            excess = len(is_open) + self._opening + 1 - self._config.buckets_open_max
             for bucket in sorted(is_open, key=lambda each: each.used_at):
                 if excess <= 0:
                     return
@@ -321,6 +341,9 @@ class Catalog:
                 excess -= not bucket.is_open
             if excess <= 0:
                 return
+            if self._opening or self._opened.is_set():
+                await self._opened.wait()  # Then there is another one to look at.
+                continue
             writing = next((bucket for bucket in is_open if bucket.only_written), None)
             if writing is None:
                 raise TooManyFiles(
@@ -341,7 +364,7 @@ class Catalog:
             TooManyTables: The server has as many tables or buckets as it may have.
             StoreFailed: The disk refused.
         """
-        async with self._changing:
+        async with self._lock(description.name), self._changing:
             self._require_few(await self._run_blocking(self._store.tables), description)
             await self._run_blocking(functools.partial(self._store.create_table, description))
             return self._store.table_id(description.name)
@@ -377,7 +400,7 @@ class Catalog:
                 f"a column {column.name!r} cannot be added: every change has one, and the changelog of {name!r} could"
                 " not be scanned any more; give it another name"
             )
-        async with self._changing:
+        async with self._lock(name), self._changing:
             _require_meant(name, self._store.table_id(name), table_id)
             await self._run_blocking(functools.partial(self._store.add_column, name, column))
             schema = self._schema_of(name)
@@ -407,7 +430,7 @@ class Catalog:
         Cancellation:
             The table may be left without its scans, and still be there; dropping it again is fine.
         """
-        async with self._changing:
+        async with self._lock(name):
             _require_meant(name, self._store.table_id(name), table_id)
             await self._drop(name, when_gone)
         for each in self.after_drop:
@@ -433,7 +456,7 @@ class Catalog:
         """
         table = await self.table(name, table_id)
         buckets = [await self.bucket(table, index) for index in range(table.description.buckets)]
-        async with self._changing:
+        async with self._lock(name):
             if self._tables.get(name) is not table:
                 raise TableNotFound(f"table {name!r} was dropped")
             # No waiting between this look and the drop, not for a thread either: rows may be staged meanwhile.
@@ -445,7 +468,7 @@ class Catalog:
         return True
 
     async def _drop(self, name: str, when_gone: Callable[[], None]) -> None:
-        """Called with `_changing` held; no bucket takes a write from the first moment on."""
+        """Called with the table's lock held; no bucket takes a write from the first moment on."""
         served, table_id = self._tables.get(name), self._store.table_id(name)
         dropped = TableNotFound(f"table {name!r} was dropped")
         buckets = [] if served is None else list(served.buckets.values())
@@ -454,7 +477,8 @@ class Catalog:
                 bucket.refuse(dropped)
             for bucket in buckets:
                 await bucket.retire(dropped)
-            await self._run_blocking(functools.partial(self._store.drop_table, name))
+            async with self._changing:
+                await self._run_blocking(functools.partial(self._store.drop_table, name))
         finally:
             # It may be gone though some of its files would not go; its name is free then.
             gone = not self.has(name, table_id)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 import trio
@@ -235,7 +235,12 @@ class Applier:
         self, files: TransactionFiles, keys: Sequence[StageKey], index: int, bucket: ServedBucket
     ) -> Generator[Sequence[Mutation], None, None]:
         """What deletes the rows that the share does not name, and then the share."""
-        share = functools.partial(self._pieces, files, keys, index)
+
+        def share() -> Iterator[Sequence[Mutation]]:
+            for piece in self._pieces(files, keys, index):
+                bucket.check_served()  # The share is read before anything is written, and a drop waits for that.
+                yield piece
+
         yield from deletions(bucket.storage, share, self._config.commit_rows_max)
         yield from share()
 

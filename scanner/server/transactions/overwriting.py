@@ -39,6 +39,9 @@ def deletions(
         rows_max: Deletes at once.
         keys_max: Keys that are kept in memory, >= 1.
 
+    Yields:
+        Those of the rows that were just read, none perhaps: who takes them can stop in between.
+
     Raises:
         DataCorrupted: The share, or a row, cannot be read.
         StoreFailed, StoreClosed: The disk refused, or the bucket was closed.
@@ -75,13 +78,11 @@ def _unnamed(
     scan = snapshot.scan()
     try:
         while read := scan.read(rows_max, _READ_BYTES):
-            deletes = [
+            yield [
                 Mutation(key, None)
                 for key in read.keys_of(read.rows)
                 if start <= checksum(key) < end and _hash(key) not in named
             ]
-            if deletes:
-                yield deletes
     finally:
         scan.close()
 

@@ -108,8 +108,6 @@ class RocksStore:
         self._space = space
         self._space.refresh()
         self._tables = {name: _OpenTable(entry) for name, entry in catalog.tables.items()}
-        self._opening = threading.Lock()
-        """Held while a bucket or a checkpoint is opened, or ends."""
         for table in self._tables.values():
             self._identify(table)
 
@@ -212,7 +210,7 @@ class RocksStore:
                 if directory.exists():
                     raise table.damage
         before = self._catalog
-        with self._opening, self._space.in_need():
+        with table.opening, self._space.in_need():
             # It is used again, should the disk refuse.
             table.suspend()
             try:
@@ -253,7 +251,7 @@ class RocksStore:
     def bucket(self, name: str, index: int) -> RocksBucket:
         """See `Store.bucket`."""
         table = self._table_with_bucket(name, index)
-        with self._opening:
+        with table.opening:
             self._require_still_there(name, table)
             if index not in table.buckets:
                 self._place.require_in_place()
@@ -296,7 +294,7 @@ class RocksStore:
         """See `Store.open_checkpoint`."""
         table = self._table_with_bucket(name, index, table_id)
         directory = self._checkpoint_directory(table, index)
-        with self._opening:
+        with table.opening:
             self._require_still_there(name, table)
             snapshot = open_checkpoint(
                 directory, checkpoint_id, self._resources, table.keys_of, table.snapshots.discard
@@ -306,9 +304,10 @@ class RocksStore:
 
     def drop_checkpoint(self, name: str, index: int, checkpoint_id: int, table_id: int | None = None) -> None:
         """See `Store.drop_checkpoint`."""
-        directory = self._checkpoint_directory(self._table_with_bucket(name, index, table_id), index)
+        table = self._table_with_bucket(name, index, table_id)
+        directory = self._checkpoint_directory(table, index)
         self._require_in_place()
-        with self._opening:
+        with table.opening:
             drop_checkpoint(directory, checkpoint_id)
 
     def read_document(self, name: str) -> bytes | None:
@@ -338,17 +337,17 @@ class RocksStore:
 
     def close(self) -> None:
         """See `Store.close`."""
-        with self._opening:
-            lock, self._lock = self._lock, None
-            if lock is None:
-                return
-            try:
-                with self._space.in_need():
-                    for table in self._tables.values():
+        lock, self._lock = self._lock, None
+        if lock is None:
+            return
+        try:
+            with self._space.in_need():
+                for table in list(self._tables.values()):
+                    with table.opening:  # What is opened behind it finds the store closed.
                         table.close()
-            finally:
-                self._place.close()
-                os.close(lock)
+        finally:
+            self._place.close()
+            os.close(lock)
 
     def _require_in_place(self) -> None:
         self._require_open()
@@ -426,6 +425,9 @@ class _OpenTable:
     """A table of an open store: its catalog entry, its codecs, its buckets and checkpoints that are open."""
 
     def __init__(self, entry: TableEntry) -> None:
+        self.opening = threading.Lock()
+        """Held while a bucket or a checkpoint of it is opened, or ends. What a crash has cut off is undone then, which
+        may take long, and other tables do not wait for it."""
         self.buckets: dict[int, RocksBucket] = {}
         self.snapshots: set[RocksSnapshot] = set()
         self.damage: ScannerError | None = None

@@ -457,6 +457,26 @@ async def test_nothing_is_read_beside_a_share_that_is_undone() -> None:
             await write.wait_durable()
 
 
+async def test_what_a_drop_has_left_of_a_share_is_undone_whoever_gives_up() -> None:
+    """The table stays. Who comes first leaves before storage is opened anew, and the next one does it."""
+    async with served() as (bucket, recorder, disk):
+        share = bucket.submit_pieces((each for each in BATCHES[:3]), TransactionShare("load", 1))
+        disk.release(2)  # The first piece is read and written.
+        await wait_all_tasks_blocked()
+        bucket.refuse(TableNotFound("table 'items' was dropped"))
+        disk.release()
+        with pytest.raises(TableNotFound):
+            await share.wait_durable()
+        bucket.serve_again()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(bucket.wake)
+            await wait_all_tasks_blocked()
+            nursery.cancel_scope.cancel()
+        disk.release(100)
+        assert await bucket.submit(BATCHES[3]).wait_durable() == (0, 1)
+        assert recorder.bucket.log_end == 1
+
+
 @pytest.mark.parametrize("order", ["ab", "ab--", "--ab", "a--b"])
 async def test_what_is_told_of_a_time_while_a_share_is_applied_stays_true(order: str) -> None:
     """A time between two pieces that change something means the first; one behind the last waits for the share."""

@@ -1,0 +1,151 @@
+"""What waits in the table catalog for what: for the same table, and for room for files."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from scanner.errors import ScannerError, TableNotFound
+from scanner.server.config import ScannerConfig
+from scanner.server.tables.catalog import Catalog
+from scanner.storage.memory.store import MemoryStore
+from scanner.storage.rocksdb.opening import BucketOpener
+from scanner.storage.rocksdb.store import RocksStore
+from scanner.tasks import in_thread, inline
+from tests.scanner.server.tables.test_bucket import open_source
+from tests.support.scans import description
+
+if TYPE_CHECKING:
+    from scanner.server.tables.bucket import ServedBucket
+    from scanner.storage.interface import Store
+    from scanner.storage.rocksdb.opening import Opened
+
+
+def tables(store: Store, *names: str) -> None:
+    """Create some, of a bucket each."""
+    for name in names:
+        store.create_table(description(name))
+
+
+async def first_use(catalog: Catalog, name: str) -> ServedBucket:
+    """Look a table up, and open its bucket."""
+    return await catalog.bucket(await catalog.table(name), 0)
+
+
+async def test_other_tables_wait_for_no_drop() -> None:
+    """It waits until its scans are closed. What is of the same table waits for it, and then finds it gone."""
+    store = MemoryStore()
+    tables(store, "dropped", "used", "changed", "gone")
+    ended: list[str] = []
+    async with trio.open_nursery() as nursery:
+        catalog = Catalog(store, ScannerConfig(), nursery, inline)
+
+        def begin(name: str, act: Callable[..., Awaitable[object]], *arguments: Any) -> None:
+            async def run() -> None:
+                try:
+                    await act(*arguments)
+                    ended.append(name)
+                except ScannerError as error:
+                    ended.append(f"{name}: {type(error).__name__}")
+
+            nursery.start_soon(run)
+
+        async def fail() -> None:
+            async with catalog.unless_dropped("dropped", 0):
+                raise ScannerError("its files are gone")
+
+        bucket = await first_use(catalog, "dropped")
+        scan = await open_source(bucket)
+        begin("drop", catalog.drop, "dropped")
+        await wait_all_tasks_blocked()
+        begin("fail", fail)
+        begin("create anew", catalog.create, description("dropped"))
+        await wait_all_tasks_blocked()
+        assert ended == []
+        begin("create", catalog.create, description("fresh"))
+        begin("use", first_use, catalog, "used")
+        begin("add", catalog.add_column, "changed", pa.field("more", pa.int64()))
+        begin("drop another", catalog.drop, "gone")
+        begin("drop unwritten", catalog.drop_unwritten, "used")
+        await wait_all_tasks_blocked()
+        assert sorted(ended) == ["add", "create", "drop another", "drop unwritten", "use"]
+        scan.close()
+        await wait_all_tasks_blocked()
+        assert (ended[5], set(ended[6:])) == ("drop", {"fail: TableNotFound", "create anew"})
+        with pytest.raises(TableNotFound):
+            await catalog.table("dropped", 0)
+        assert [each.name for each in await catalog.descriptions()] == ["changed", "dropped", "fresh"]
+
+
+class Held:
+    """The buckets of table 0, which are opened as if much had to be undone first."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.begun, self.go_on = trio.Event(), threading.Event()
+        real = BucketOpener.open
+
+        def open_slowly(opener: BucketOpener, **options: bool) -> Opened:
+            if opener.path.parent.name == "000000":
+                trio.from_thread.run_sync(self.begun.set)
+                self.go_on.wait()
+            return real(opener, **options)
+
+        patch.setattr(BucketOpener, "open", open_slowly)
+
+
+@pytest.mark.rocks
+async def test_other_tables_wait_for_no_opening(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a bucket in which a share of a transaction is undone that a crash has cut off, say."""
+    with RocksStore.open(tmp_path) as store:
+        tables(store, "held", "used", "gone")
+        checkpoint = store.create_checkpoint("used", 0)
+        async with trio.open_nursery() as nursery:
+            catalog = Catalog(store, ScannerConfig(), nursery, in_thread)
+            held = Held(monkeypatch)
+            nursery.start_soon(first_use, catalog, "held")
+            await held.begun.wait()
+            await first_use(catalog, "used")
+            await in_thread(lambda: store.open_checkpoint("used", 0, checkpoint.checkpoint_id).close())
+            await in_thread(lambda: store.drop_checkpoint("used", 0, checkpoint.checkpoint_id))
+            await catalog.create(description("fresh"))
+            await catalog.drop("gone")
+            held.go_on.set()
+
+
+@pytest.mark.rocks
+async def test_who_finds_no_room_waits_for_those_that_are_being_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each may be unused once it is open; and no two take the same room."""
+    with RocksStore.open(tmp_path) as store:
+        tables(store, "held", "used", "wanted")
+        async with trio.open_nursery() as nursery:
+            catalog = Catalog(store, ScannerConfig(buckets_open_max=2), nursery, in_thread)
+            held = Held(monkeypatch)
+            nursery.start_soon(first_use, catalog, "held")
+            await held.begun.wait()
+            used = await first_use(catalog, "used")
+            async with used.between_commits():
+                hold = used.snapshots.current()
+            opened = list[bool]()
+
+            async def use_wanted() -> None:
+                wanted = await first_use(catalog, "wanted")
+                opening = (await catalog.table("held")).buckets[0]
+                opened.extend(each.is_open for each in (opening, used, wanted))
+
+            async with trio.open_nursery() as waiting:
+                waiting.start_soon(use_wanted)
+                await wait_all_tasks_blocked()
+                assert opened == []
+                held.go_on.set()
+            assert opened == [False, True, True]
+            hold.release()
+            used.snapshots.close()
