@@ -281,7 +281,8 @@ class ScannerConfig:
 
     write_queue_bytes_max: int = 128 * MIB
     """Memory of the writes of this server that are decoded and not yet durable, over all buckets and streams; further
-    ones wait. A commit takes two to three times what it writes, for the changelog and RocksDB's own copies."""
+    ones wait, those of one table at half of it. A commit takes two to three times what it writes, for the changelog and
+    RocksDB's own copies."""
 
     commit_rows_max: int = 65_536
     """Rows after which no further queued write joins a group commit; a single larger write is one commit."""

@@ -311,7 +311,7 @@ class TablesService:
         table = await self._catalog.table(request.table, request.table_id)
         size = min(request.decoded_bytes, self._config.write_decoded_bytes_max)
         with stream.blocked_on(StallReason.STORAGE):
-            share = await self._memory.take(size)
+            share = await self._memory.take(size, request.table)
         try:
             # One schema for the whole request, though a column may be added meanwhile.
             schema, refusal = table.schema, None

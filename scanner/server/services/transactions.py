@@ -221,7 +221,7 @@ class TransactionService:
         table = await self._catalog.table(call.table)
         size = min(call.decoded_bytes, self._config.write_decoded_bytes_max)
         with stream.blocked_on(StallReason.STORAGE):
-            share = await self._memory.take(size)
+            share = await self._memory.take(size, "")
             try:
                 routed = await encode_routed(call, table.schema, self._config)
                 share.resize(sum(mutations_bytes(each) for each in routed.values()))

@@ -1,17 +1,20 @@
-"""The memory of writes on their way to the disk: one bound for the whole server.
+"""The memory of writes on their way to the disk: one bound for the whole server, of which each table leaves some.
 
 A write takes its share before it is decoded and gives it back when all its parts are settled, whatever became of the
 stream that sent it. Invariants:
 
 1. What is taken is at most the bound when a share is granted, unless a single write takes it all.
-2. Shares are granted in the order in which they were asked for, so that small writes do not starve a large one.
+2. A table that has some gets more only as long as it has no more then than is free before: the writes that wait for one
+   busy bucket leave half, those for a second one half of that, and the writers of other tables go on.
+3. Of a table, shares are granted in the order in which they were asked for; tables take turns. One that has nothing
+   waits for no table behind it, so that small writes do not starve a large one.
 
 This module knows no wire and no storage.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 
 import trio
 
@@ -19,14 +22,15 @@ import trio
 class WriteShare:
     """What one write takes. Made by `WriteMemory.take`."""
 
-    def __init__(self, memory: WriteMemory, size: int) -> None:
+    def __init__(self, memory: WriteMemory, table: str, size: int) -> None:
         self._memory = memory
+        self._table = table
         self._size = size
         self._parts = 0
 
     def resize(self, size: int) -> None:
         """Say what it really takes, now that this is known; does not wait."""
-        self._memory._change(size - self._size)
+        self._memory._change(self._table, size - self._size)
         self._size = size
 
     def split(self, parts: int) -> None:
@@ -41,8 +45,7 @@ class WriteShare:
 
     def release(self) -> None:
         """Give everything back. Idempotent."""
-        self._memory._change(-self._size)
-        self._size = 0
+        self.resize(0)
 
 
 class WriteMemory:
@@ -54,44 +57,70 @@ class WriteMemory:
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
-        self._waiting: deque[tuple[int, trio.Event]] = deque()
+        self._taken = Counter[str]()
+        """By table."""
+        self._waiting: dict[str, deque[tuple[int, trio.Event]]] = {}
+        """By table, in the order of their turns."""
         self.bytes_taken = 0
         """Octets of writes that are not settled."""
 
-    async def take(self, size: int) -> WriteShare:
+    async def take(self, size: int, table: str) -> WriteShare:
         """Take a share.
 
         Args:
             size: Octets, 0 or more; one above the bound waits until nothing else is taken.
+            table: Whose rows they are; empty where they are staged, and wait for no bucket.
 
         Waits:
-            For room, behind those who wait already.
+            For room, behind those of the table who wait already.
 
         Cancellation:
             Nothing is taken.
         """
-        if self._waiting or not self._has_room(size):
-            entry = (size, trio.Event())
-            self._waiting.append(entry)
+        entry = (size, trio.Event())
+        waiting = self._waiting.setdefault(table, deque())
+        waiting.append(entry)
+        self._grant()
+        if not entry[1].is_set():
             try:
                 await entry[1].wait()
             except BaseException:
                 if entry[1].is_set():  # granted in the same moment
-                    self._change(-size)
+                    self._change(table, -size)
                 else:
-                    self._waiting.remove(entry)
-                    self._change(0)  # those behind may fit
+                    waiting.remove(entry)
+                    if not waiting:
+                        del self._waiting[table]
+                    self._grant()  # those behind may fit
                 raise
-        else:
-            self.bytes_taken += size
-        return WriteShare(self, size)
+        return WriteShare(self, table, size)
 
-    def _has_room(self, size: int) -> bool:
-        return not self.bytes_taken or self.bytes_taken + size <= self._bytes_max
+    def _change(self, table: str, size: int) -> None:
+        self._add(table, size)
+        self._grant()
 
-    def _change(self, size: int) -> None:
+    def _add(self, table: str, size: int) -> None:
         self.bytes_taken += size
-        while self._waiting and self._has_room(self._waiting[0][0]):
-            granted, event = self._waiting.popleft()
-            self.bytes_taken += granted
+        self._taken[table] += size
+        if not self._taken[table]:
+            del self._taken[table]
+
+    def _grant(self) -> None:
+        while (table := self._next()) is not None:
+            waiting = self._waiting.pop(table)
+            size, event = waiting.popleft()
+            if waiting:
+                self._waiting[table] = waiting  # behind the other tables
+            self._add(table, size)
             event.set()
+
+    def _next(self) -> str | None:
+        """The first table that gets what it waits for; None: there is none."""
+        free = self._bytes_max - self.bytes_taken
+        for table, waiting in self._waiting.items():
+            size, taken = waiting[0][0], self._taken[table]
+            if taken + size <= free or not self.bytes_taken:
+                return table
+            if not taken:
+                return None  # It gets what is given back next.
+        return None
