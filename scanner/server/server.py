@@ -222,7 +222,8 @@ class Server:
         """Take no new calls, report that by the health service, and wait for those that run.
 
         Tails without an end are not waited for: they end at once, with DRAINING and their tokens. So do memberships of
-        reader groups, unless a scan of theirs has an end. A fetch of changes is answered without waiting for more.
+        reader groups, unless a scan of theirs has an end. A fetch of changes is answered without waiting for more, and
+        a write stream ends where its client sends nothing for a second.
 
         Args:
             timeout_s: How long the drain takes at most, in seconds; None: the transport's `drain_timeout_s`.
@@ -237,6 +238,7 @@ class Server:
         self._services.scans.drain(going_down)
         self._services.memberships.drain(going_down)
         self._services.fetches.drain()
+        self._services.tables.drain(going_down)
         try:
             return await self._server.drain(timeout_s, self._cut_off)
         finally:

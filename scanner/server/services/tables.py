@@ -11,7 +11,7 @@ import functools
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import trio
 
@@ -46,6 +46,8 @@ _LIST_PAGE_BYTES: Final = 2 * 1024 * 1024
 """Of one answer to ListTables; a single description may be larger. Stock clients take 4 MiB."""
 _ENTRY_BYTES: Final = 6
 """Of an entry of a message beside its own octets, at most."""
+_DRAINED_SILENCE_S: Final = 1.0
+"""How long a server that drains waits for the next request of a write stream."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +118,18 @@ class TablesService:
         self._config = config
         self._now_us = now_us
         self._memory = memory
+        self._drained_by: ScannerError | None = None
+        self._waits: set[trio.CancelScope] = set()
+        """Those for a next request to write."""
+
+    def drain(self, error: ScannerError) -> None:
+        """Have each write stream, also those to come, end with an error where its client is silent for a second.
+
+        Such a writer has nothing to write for the moment, and may be silent for hours.
+        """
+        self._drained_by = error
+        for wait in self._waits:
+            wait.deadline = trio.current_time() + _DRAINED_SILENCE_S
 
     @property
     def write_queue_bytes(self) -> int:
@@ -283,7 +297,7 @@ class TablesService:
     async def _accept_one(self, stream: ServerStream) -> _Answer | None:
         """Take the next request; None: the client has ended them."""
         try:
-            message = await stream.receive()
+            message = await self._next_request(stream)
             if message is None:
                 return None
             request = WriteCall.parse(message)
@@ -292,6 +306,22 @@ class TablesService:
             return await self._submit(request, stream)
         except Exception as error:
             return error
+
+    async def _next_request(self, stream: ServerStream) -> Any:
+        while True:
+            arrived_bytes = stream.arrived_bytes
+            with trio.CancelScope() as wait:
+                if self._drained_by is not None:
+                    wait.deadline = trio.current_time() + _DRAINED_SILENCE_S
+                self._waits.add(wait)
+                try:
+                    return await stream.receive()
+                finally:
+                    self._waits.discard(wait)
+            assert self._drained_by is not None
+            if stream.arrived_bytes == arrived_bytes:  # Else a part of a request has come.
+                # An error of its own: the frames of what others have raised are of tasks that still run.
+                raise self._drained_by.reworded(self._drained_by.message)
 
     @staticmethod
     async def _respond(stream: ServerStream, answers: trio.MemoryReceiveChannel[_Answer]) -> None:

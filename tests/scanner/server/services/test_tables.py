@@ -16,11 +16,15 @@ import trio
 import trio.testing
 
 import scanner
+import transport
+from bench.simulation.network import Network
+from bench.simulation.pipes import Line
 from scanner.data.keys import bucket_of
 from scanner.data.table import TableDescription
 from scanner.errors import (
     ArgumentInvalid,
     DiskFull,
+    Draining,
     KeyInvalid,
     ScannerError,
     SchemaMismatch,
@@ -32,8 +36,10 @@ from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.proto.weir.v1 import tables_pb2
 from scanner.server.config import ScannerConfig
 from scanner.server.retention.lease_manager import LeaseKeeper
+from scanner.server.server import open_server
 from scanner.server.services.tables import TablesService
 from scanner.storage.memory.store import MemoryStore
+from scanner.tasks import inline
 from scanner.wire.tables import description_from_proto, description_to_proto
 from tests.support.scans import (
     SCHEMA,
@@ -53,7 +59,6 @@ from tests.support.scans import (
 from transport.protocol.messages import message_prefix
 
 if TYPE_CHECKING:
-    import transport
     from transport import ServerStream
 
 pytestmark = pytest.mark.socket
@@ -629,3 +634,38 @@ async def test_a_time_is_looked_up_when_storage_is_not_being_opened_anew() -> No
         while not answers:
             await trio.lowlevel.checkpoint()
     assert answers[0].ranges[0].end_offset == 3
+
+
+async def test_a_drain_waits_for_rows_and_not_for_silence(autojump_clock: trio.abc.Clock) -> None:
+    """A writer that sends nothing for a second is told of it; one whose rows come slowly is not, and ends well."""
+    network = Network(lambda _connection, _fault: None)
+    large = sample([2]).set_column(1, SCHEMA.field("name"), pa.array(["x" * 1_000_000]))
+    ended: list[object] = []
+
+    async def send_slowly() -> None:
+        line = Line(latency_s=0.5)  # The row is under way for eight seconds.
+        async with transport.connect_stream(await network.dial("slow", line)) as client:
+            ended.extend(await write(client, write_request(large)))
+
+    async def be_silent() -> None:
+        async with (
+            transport.connect_stream(await network.dial("silent", Line())) as client,
+            client.open_stream(TABLES + "Write") as stream,
+        ):
+            await stream.send(write_request(sample([1])))
+            assert await stream.receive() is not None
+            began = trio.current_time()
+            ended.append(await failure(stream.receive))
+            assert trio.current_time() - began == pytest.approx(1 + drains_after_s, abs=0.2)
+
+    drains_after_s = 3
+    async with (
+        open_server(filled_store(0), listener=network.listen(), run_blocking=inline) as server,
+        trio.open_nursery() as nursery,
+    ):
+        nursery.start_soon(send_slowly)
+        nursery.start_soon(be_silent)
+        with trio.move_on_after(drains_after_s):
+            await trio.sleep_forever()
+        assert await server.drain(20)
+    assert [type(each) for each in ended] == [Draining, tables_pb2.WriteResponse]
