@@ -57,6 +57,11 @@ def as_scanner_error(error: TransportError, what: str) -> ScannerError:
         return ScanIncomplete(f"{what} was cut off: {error.message}")
     if isinstance(error, AnswerRefused):
         return InternalError(f"the answer to {what} cannot be taken: {error.message}")
+    if isinstance(error, CallFailed) and error.status is StatusCode.RESOURCE_EXHAUSTED and not error.details:
+        return ArgumentInvalid(
+            f"{what} is over a limit of the server, or of a proxy on the way: {error.message or 'no message'};"
+            " shorten its longest row or key, or the token"
+        )
     if isinstance(error, CallFailed):
         return from_call_failed(error)
     if certificate_refused(error):

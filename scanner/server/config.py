@@ -289,7 +289,7 @@ class ScannerConfig:
 
     write_rows_max: int = 1_000_000
     """Rows in one WriteRequest; more is an ARGUMENT_INVALID. weir's own client sends up to 65 536, and 8 MiB, where a
-    table has many buckets."""
+    table has many buckets, and does not ask what a server takes: one that takes less refuses them."""
 
     write_decoded_bytes_max: int = 128 * MIB
     """What one WriteRequest may take in memory once it is decompressed and every value is spelled out, whatever it

@@ -34,6 +34,7 @@ from scanner.server.config import ScannerConfig
 from scanner.server.scan.push import PushScan
 from scanner.server.server import Server, open_server
 from scanner.server.services.scans import ScanService
+from scanner.storage.memory.store import MemoryStore
 from scanner.wire import methods
 from scanner.wire.batches import decode_scan_response, encode_schema
 from scanner.wire.statuses import to_call_failed
@@ -1053,6 +1054,19 @@ async def test_server_that_dies_under_a_scan(tmp_path: Path) -> None:
                         pass
             with pytest.raises(scanner.ServerUnavailable):
                 await client.tables()
+
+
+async def test_a_row_that_fits_into_no_message_is_refused_in_words_for_its_writer() -> None:
+    """They say what is too long, and what to do; the server's transport refuses it, which knows no rows."""
+    config = TransportConfig(message_bytes_max=1_000_000)
+    async with open_server(MemoryStore(), transport_config=config) as server:
+        async with scanner.connect(f"127.0.0.1:{server.port}") as client:
+            table = await client.create_table("t", SCHEMA, ["k"])
+            with pytest.raises(
+                scanner.ArgumentInvalid,
+                match=r"^the write to t is over a limit of .* the limit of 1000000; shorten its longest row or key",
+            ):
+                await table.write(rows(2, width=1_000_000))
 
 
 @pytest.mark.parametrize(
