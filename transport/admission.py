@@ -15,10 +15,14 @@ import trio
 from transport.errors import ErrorCode
 from transport.protocol import frames
 
-_TURNED_AWAY: Final = frames.settings({}) + frames.goaway(
-    0, ErrorCode.ENHANCE_YOUR_CALM, b"too many connections"
-)
+_SETTINGS: Final = frames.settings({})
+_TURNED_AWAY: Final = frames.goaway(0, ErrorCode.ENHANCE_YOUR_CALM, b"too many connections")
 _TURN_AWAY_S: Final = 1.0
+_FIRST_CALL_S: Final = 0.25
+"""How long the first call of a connection that is turned away is waited for. grpcio fails one that meets the GOAWAY,
+with its words; where the GOAWAY comes first, it connects again and again, for as long as the call may take."""
+_TOLD_MAX: Final = 100
+"""Connections that are being turned away in words. More are closed without any."""
 _FIRST_WORDS_S: Final = 0.25
 """How long a new connection is listened to before we speak. A client speaks as soon as it is connected."""
 _FIRST_WORDS_BYTES: Final = 8
@@ -31,7 +35,7 @@ _NOT_HTTP_1: Final = (
 
 
 class Admission:
-    """Counts the sockets of a server, from their acceptance to their end.
+    """Counts the sockets of a server, from their acceptance to their end; not those that are turned away.
 
     Args:
         connections_max: The most of them.
@@ -40,27 +44,35 @@ class Admission:
     def __init__(self, connections_max: int) -> None:
         self._connections_max = connections_max
         self._connections = 0
+        self._being_told = 0
         self.turned_away = 0
         """Connections that were not taken, in all."""
 
     @contextlib.contextmanager
     def admit(self) -> Iterator[bool]:
-        """Count a socket for as long as the block runs, and say whether there is room for it."""
-        self._connections += 1
-        room = self._connections <= self._connections_max
-        self.turned_away += not room
+        """Say whether there is room for a socket, and count it then for as long as the block runs."""
+        room = self._connections < self._connections_max
+        self._connections += room
         try:
             yield room
         finally:
-            self._connections -= 1
+            self._connections -= room
 
-
-async def turn_away(stream: trio.abc.Stream, *, secured: bool) -> None:
-    """Answer a connection above the limit; in plaintext after a GOAWAY, which TLS would need a handshake for."""
-    if not secured:
-        # A new socket takes as little as this without waiting.
-        with trio.move_on_after(_TURN_AWAY_S), contextlib.suppress(trio.BrokenResourceError):
-            await stream.send_all(_TURNED_AWAY)
+    async def turn_away(self, stream: trio.abc.Stream, *, secured: bool) -> None:
+        """Answer a connection above the limit: in plaintext by GOAWAY, which TLS would need a handshake for."""
+        self.turned_away += 1
+        if secured or self._being_told >= _TOLD_MAX:
+            return
+        self._being_told += 1
+        try:
+            with trio.move_on_after(_TURN_AWAY_S), contextlib.suppress(trio.BrokenResourceError):
+                await stream.send_all(_SETTINGS)
+                with trio.move_on_after(_FIRST_CALL_S):
+                    await _read_to_end(stream)
+                await stream.send_all(_TURNED_AWAY)
+                await _read_to_end(stream)  # A close with unread input would destroy the answer.
+        finally:
+            self._being_told -= 1
 
 
 async def speaks_http_1(connection: trio.socket.SocketType) -> bool:
@@ -78,5 +90,9 @@ async def refuse_http_1(stream: trio.SocketStream) -> None:
     with trio.move_on_after(_TURN_AWAY_S), contextlib.suppress(trio.BrokenResourceError):
         await stream.send_all(_NOT_HTTP_1)
         await stream.send_eof()
-        while await stream.receive_some(_DROPPED_BYTES):
-            pass  # a close with unread input would destroy the answer
+        await _read_to_end(stream)  # A close with unread input would destroy the answer.
+
+
+async def _read_to_end(stream: trio.abc.ReceiveStream) -> None:
+    while await stream.receive_some(_DROPPED_BYTES):
+        pass

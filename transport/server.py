@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import trio
 
-from transport.admission import Admission, refuse_http_1, speaks_http_1, turn_away
+from transport.admission import Admission, refuse_http_1, speaks_http_1
 from transport.byte_streams import PORT_MAX, byte_stream, host_port, keep_short
 from transport.config import TransportConfig
 from transport.driver import Driver
@@ -352,7 +352,7 @@ async def _admit(
             if room:
                 await serve_one(stream)
             else:
-                await turn_away(stream, secured=secured)
+                await server.admission.turn_away(stream, secured=secured)
     except Exception:
         # A defect of ours, found by one peer, must not end the connections of the others.
         _log.exception("connection of %s failed inside the server", _peer_name(stream))

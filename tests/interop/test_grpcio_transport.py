@@ -240,6 +240,22 @@ async def test_messages_over_the_limits() -> None:
         await with_channel(server, work, ("grpc.max_receive_message_length", 50_000))
 
 
+async def test_a_connection_too_many_fails_its_call() -> None:
+    """With our words, and not when the call's time is over."""
+    alone = ("grpc.use_local_subchannel_pool", 1)
+
+    def work(channel: grpc.Channel) -> None:
+        assert unary(channel, "Reverse")(b"ab", timeout=100) == b"ba"
+        with grpc.insecure_channel(where, options=[alone]) as other:
+            error = status_of(lambda: unary(other, "Reverse")(b"ab", timeout=100))
+            assert error.code() is grpc.StatusCode.UNAVAILABLE
+            assert "too many connections" in (error.details() or "")
+
+    async with our_server(TransportConfig(connections_max=1)) as (server, _):
+        where = f"{server.host}:{server.port}"
+        await with_channel(server, work, alone)
+
+
 async def test_compression_is_declined() -> None:
     """A compressed request is answered by UNIMPLEMENTED."""
 

@@ -12,6 +12,8 @@ import pytest
 import trio
 import trio.testing
 
+from bench.simulation.network import Network
+from bench.simulation.pipes import Line
 from tests.support import wire
 from tests.support.configs import TINY
 from tests.support.faults import RawPeer, memory_pair, memory_server
@@ -23,6 +25,7 @@ from transport import (
     ServerStream,
     StatusCode,
     StreamRefused,
+    StreamUnprocessed,
     TransportConfig,
     connect,
     connect_stream,
@@ -512,3 +515,27 @@ async def test_want_of_descriptors_is_one_line(
     (line,) = (each for each in caplog.records if each.name == "trio.serve_listeners")
     assert "EMFILE" in line.getMessage()
     assert line.exc_info is None
+
+
+async def test_a_connection_too_many_is_told_so_behind_its_first_call(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Its call was not processed, and it takes nobody's room, however long its end is waited for."""
+    network = Network(lambda _connection, _fault: None)
+    config = TransportConfig(connections_max=1)
+    async with serve({"/echo": echo}, listener=network.listen(), config=config) as server:
+        async with connect_stream(await network.dial("first", Line())) as first:
+            await check_echo(first)
+            async with connect_stream(await network.dial("second", Line())) as second:
+                with pytest.raises(StreamUnprocessed, match="too many connections"):
+                    await second.call("/echo", b"")
+            idle = await network.dial("third", Line())
+            silent = [await network.dial("more", Line()) for _ in range(200)]
+        async with connect_stream(await network.dial("fourth", Line())) as fourth:
+            await check_echo(fourth)
+        # Neither reads nor closes: told in time, and closed; of many at once some without a word.
+        assert b"".join([octets async for octets in idle]) == wire.settings() + wire.goaway(
+            0, ErrorCode.ENHANCE_YOUR_CALM, b"too many connections"
+        )
+        assert await silent[-1].receive_some() == b""
+        assert server.admission.turned_away == 202
