@@ -56,7 +56,7 @@ def is_number(value: object) -> bool:
     """Whether something is a number, of numpy or of Python; not so a decimal NaN, which raises where it is compared."""
     if isinstance(value, decimal.Decimal):
         return not value.is_nan()
-    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+    return isinstance(value, numbers.Real) and not isinstance(value, bool | np.timedelta64)
 
 
 def flag(what: str, value: bool | None) -> bool:

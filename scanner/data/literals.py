@@ -102,7 +102,8 @@ def literal(value: object) -> LiteralValue:
     """
     if isinstance(value, np.datetime64):  # Of whole hours numpy writes no minutes.
         return Temporal(f"{value}:00" if value.dtype == "M8[h]" else str(value))
-    if isinstance(value, np.generic) and not isinstance(value, bytes | str):
+    # A duration in nanoseconds would become a number.
+    if isinstance(value, np.generic) and not isinstance(value, bytes | str | np.timedelta64):
         value = value.item()
     match value:
         case str():

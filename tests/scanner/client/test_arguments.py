@@ -75,6 +75,7 @@ def group_reader() -> GroupBatches:
         (lambda: CLIENT.list_leases(7), "the name of a table is text"),
         (lambda: CLIENT.acquire_lease("t", ttl_s="10"), "not '10'; renew it from time to time"),
         (lambda: CLIENT.acquire_lease("t", ttl_s=True), "not True; renew it"),
+        (lambda: CLIENT.acquire_lease("t", ttl_s=np.timedelta64(10, "s")), "not np.*10.*; renew it"),
         (lambda: CLIENT.acquire_lease("t", ttl_s=Decimal("NaN")), r"not Decimal\('NaN'\); renew it"),
         (lambda: CLIENT.acquire_lease("t", lease_id=7), "the id of a lease is text"),
         (lambda: CLIENT.acquire_lease("t", lease_id="l", id_age_s="5"), "s old, not '5'"),

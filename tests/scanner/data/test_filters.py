@@ -257,6 +257,7 @@ def test_values_that_cannot_travel_are_refused() -> None:
         Decimal("NaN"),
         Decimal("1e10000"),
         np.datetime64("NaT", "us"),
+        np.timedelta64(3, "ns"),
         np.arange(2),
     ):
         with pytest.raises(ArgumentInvalid):
