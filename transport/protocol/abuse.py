@@ -63,7 +63,8 @@ ALLOWANCES: Final[dict[Cost, Allowance]] = {
     # A peer may give each octet back by itself, to the stream and to the connection. That needs no answer and no
     # memory, small windows are not used at once (`small_frames`), and others have their turns: slow, and allowed.
     Cost.WINDOW_UPDATE: Allowance(burst=10_000, per_second=500, per_frame=3, per_byte=2, saved=True),
-    Cost.CONTINUATION: Allowance(burst=100, per_second=10),
+    # The longest list that fails its call alone comes in five frames of 16 KiB: its answer pays for all but the first.
+    Cost.CONTINUATION: Allowance(burst=100, per_second=10, per_frame=4),
 }
 
 

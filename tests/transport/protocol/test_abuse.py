@@ -25,7 +25,7 @@ def test_a_frame_costs_one(cost: Cost) -> None:
     assert spent(Budgets(Clock(0.0)), cost) == ALLOWANCES[cost].burst
 
 
-@pytest.mark.parametrize("cost", [Cost.PING, Cost.IGNORED, Cost.WINDOW_UPDATE])
+@pytest.mark.parametrize("cost", [Cost.PING, Cost.IGNORED, Cost.WINDOW_UPDATE, Cost.CONTINUATION])
 def test_what_is_sent_is_earned_once(cost: Cost) -> None:
     """Frames and octets that were sent pay for as many frames as the allowance says, and never again."""
     allowance, budgets = ALLOWANCES[cost], Budgets(Clock(0.0))

@@ -161,6 +161,23 @@ def test_header_list_has_a_bound() -> None:
     assert wire.only(answered, wire.GOAWAY)[0].code == ErrorCode.ENHANCE_YOUR_CALM
 
 
+def test_calls_with_too_much_metadata_leave_the_others_alone() -> None:
+    """However many fail for lists of up to five frames, as clients cut them, their connection goes on."""
+    peer = Peer()
+    tail = peer.request(1)
+    block = wire.encode(wire.REQUEST) + (b"\x00\x01x\x7f\xa1\x1e" + b"y" * 4_000) * 20
+    first, *parts = [block[at : at + 16_384] for at in range(0, len(block), 16_384)]
+    assert len(parts) == 4
+    for stream_id in range(3, 2 * 200, 2):
+        peer.send(wire.frame(wire.HEADERS, stream_id, first))
+        for part in parts[:-1]:
+            peer.send(wire.frame(wire.CONTINUATION, stream_id, part))
+        answer = peer.send(wire.frame(wire.CONTINUATION, stream_id, parts[-1], wire.END_HEADERS))
+        assert [frame.kind for frame in answer] == [wire.HEADERS, wire.RST_STREAM]
+    assert not peer.failed
+    assert list(peer.core.streams.values()) == [tail]
+
+
 def test_settings_are_not_hoarded() -> None:
     """Unknown identifiers leave nothing behind, and a frame of very many is refused."""
     peer = Peer()
