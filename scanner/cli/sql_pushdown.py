@@ -83,8 +83,6 @@ class TableUse:
     """Those that DuckDB reads anywhere in the query."""
     condition: Predicate | None
     """True of every row that the query can look at; None: it looks at all of them."""
-    scans: int
-    """How often the table stands in the plan."""
 
 
 def table_uses(plan: str) -> dict[str, TableUse]:
@@ -173,7 +171,7 @@ def _use(scans: Sequence[_Json]) -> TableUse:
         elif (joined := _joined(Operator.AND, conditions)) not in alternatives:
             alternatives.append(joined)
     condition = None if everything else _joined(Operator.OR, alternatives)
-    return TableUse(frozenset(columns), condition if condition and _is_small(condition) else None, len(scans))
+    return TableUse(frozenset(columns), condition if condition and _is_small(condition) else None)
 
 
 def _column_names(scan: _Json) -> list[str | None]:

@@ -109,7 +109,7 @@ class BlockCache:
         asked.last[name] = self._questions
         return None
 
-    def wants(self, image: Image, number: int, size_bytes: int, state: Hashable = None) -> bool:
+    def wants(self, image: Image, number: int, size_bytes: int, state: Hashable) -> bool:
         """Whether `put` would keep a block that was asked for: it was before that, and there is room."""
         asked, name = self._images.get(image), (number, state)
         before = None if asked is None else asked.before.get(name)

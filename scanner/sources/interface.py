@@ -152,10 +152,6 @@ class Source(Protocol):
         """Arrow bytes decoded and not yet taken, as one message, give or take padding; 0: nothing to take."""
 
     @property
-    def key_bytes_max(self) -> int:
-        """No key of a row that is decoded and not yet taken is longer, encoded."""
-
-    @property
     def wants_step(self) -> bool:
         """Whether `step` would find out something new."""
 

@@ -101,11 +101,6 @@ class LogSource:
         return batch_size_bytes(self._block.rows.slice(self._taken))
 
     @property
-    def key_bytes_max(self) -> int:
-        """0: its tokens carry no key."""
-        return 0
-
-    @property
     def wants_step(self) -> bool:
         """Whether there are changes that were not read."""
         return self._block is None and not self._at_limit and self.next_offset < self._stop

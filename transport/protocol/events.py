@@ -67,8 +67,6 @@ class GoawayReceived:
     """The peer takes no new streams; those with a higher id than `last_stream_id` were not processed."""
 
     last_stream_id: int
-    code: int
-    debug: bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,7 +54,7 @@ def window_update(stream_id: int, increment: int) -> bytes:
     return _WINDOW_UPDATE.pack(0, 4, WINDOW_UPDATE, 0, stream_id, increment)
 
 
-def goaway(last_stream_id: int, code: int, debug: bytes = b"") -> bytes:
+def goaway(last_stream_id: int, code: int, debug: bytes) -> bytes:
     """A GOAWAY frame; `debug` is for people who read packet captures."""
     length = 8 + len(debug)
     return _GOAWAY.pack(length >> 8, length & 0xFF, GOAWAY, 0, 0, last_stream_id, code) + debug

@@ -102,7 +102,7 @@ class Shutdown:
         self._refused = self._client
         self.peer_failed = code != ErrorCode.NO_ERROR
         self._counts.goaways_received += 1
-        self._events.add(GoawayReceived(last_stream_id, code, debug))
+        self._events.add(GoawayReceived(last_stream_id))
         self.peer_goaway = f"{error_code_name(code)} {debug[:200].decode('utf-8', 'replace')}".rstrip()
         if self._client:
             said = f"(it said {self.peer_goaway})"

@@ -87,7 +87,7 @@ class FetchedChanges:
     schema: pa.Schema
     """Of the query's columns."""
     row_filter: Filter
-    """That of the query."""
+    """That of the query, for all of its buckets."""
     fingerprint: bytes
     """Of the query."""
     is_small: bool
@@ -445,7 +445,7 @@ class LogOpener:
             blocks = LogBlocks(
                 bucket.storage,
                 changes.schema if changes else change_schema(table.description, of.query.columns),
-                self._filter_of(table, of.query, name),
+                changes.row_filter if changes else self._filter_of(table, of.query, name),
                 lambda: table.schema.row_codec,
                 ring_bytes_max=self._config.log_ring_bytes,
                 budget=self._rings,

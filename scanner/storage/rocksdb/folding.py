@@ -51,8 +51,6 @@ class Disagreements:
     """Keys that have a row and should have none."""
     first_key: bytes | None = None
     """Of the keys."""
-    passes: int = field(default=0, compare=False)
-    """How often log and rows were read."""
 
     def __bool__(self) -> bool:
         return bool(self.contradictions or self.missing or self.other or self.unexplained)
@@ -87,7 +85,6 @@ def compare(
         for key, row in rows():
             part.add_row(key, row)
         part.finish()
-        found.passes += 1
         start = part.end
     return found
 

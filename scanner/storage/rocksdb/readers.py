@@ -298,7 +298,7 @@ class SharedReader:
 
 
 def stored_values(
-    kv: Rdict, path: Path, reading: Reading, key_range: KeyRange, *, short: bool = False
+    kv: Rdict, path: Path, reading: Reading, key_range: KeyRange, *, short: bool
 ) -> Iterator[bytes]:
     """The stored rows of a range as of now; ends silently when a read fails."""
     with rocksdb_errors(path):
