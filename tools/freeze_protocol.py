@@ -29,14 +29,14 @@ FILES: Final[tuple[FileDescriptor, ...]] = tuple(
 )
 
 
-def describe(files: tuple[FileDescriptor, ...] = FILES) -> dict[str, dict[str, Any]]:
+def describe() -> dict[str, dict[str, Any]]:
     """What clients and servers of other versions rely on.
 
     Returns:
         By full name: of a message its fields by number, of an enum its names by number, of a method its types.
     """
     found: dict[str, dict[str, Any]] = {}
-    for file in files:
+    for file in FILES:
         for message in file.message_types_by_name.values():
             _describe_message(message, found)
         for enum in file.enum_types_by_name.values():

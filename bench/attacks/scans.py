@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 TABLE = "abuse"
 CREDIT_MAX = 2**63 - 1
-INVALID_ARGUMENT = 3
 
 
 def open_message(**query: object) -> bytes:

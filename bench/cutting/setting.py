@@ -256,7 +256,6 @@ class KilledServer:
         self._process: trio.Process | None = None
         self.endpoint = ""
         """HOST:PORT of the process that runs now."""
-        self.kills = 0
 
     async def start(self) -> None:
         """Start it, and wait until it listens.
@@ -283,7 +282,6 @@ class KilledServer:
         await self._process.wait()
         assert self._process.stdout is not None
         await self._process.stdout.aclose()
-        self.kills += 1
 
     async def kill_and_restart(self) -> None:
         """A crash, and the server that is started after it."""

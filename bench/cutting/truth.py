@@ -66,10 +66,10 @@ class Truth:
         """Log offset up to which everything is known."""
         return self._history.end_offset
 
-    async def write(self, table: scanner.Table, keys: int = _WRITE_KEYS) -> None:
+    async def write(self, table: scanner.Table) -> None:
         """Update, insert or delete some rows, all over the key space, and wait until that is durable."""
         async with self._writing:
-            chosen = self._rng.sample(range(self._keys + self._keys // 4), keys)
+            chosen = self._rng.sample(range(self._keys + self._keys // 4), _WRITE_KEYS)
             if self._rng.random() < _DELETE_CHANCE:
                 result = await table.delete([(key,) for key in chosen])
                 changes: dict[tuple[object, ...], tuple[object, ...] | None] = {

@@ -41,7 +41,6 @@ class Link:
     round_trip_s: float = 0.0
     cut_bytes: float = math.inf
     rng: Random = field(default_factory=lambda: Random(5))
-    connects: int = 0
     cuts: int = 0
     recoveries_s: list[float] = field(default_factory=list)
     """From each break to the first rows on the line after it."""
@@ -57,7 +56,6 @@ class Link:
         host, _, port = self.endpoint.rpartition(":")
         inner = await trio.open_tcp_stream(host, int(port))
         await trio.sleep(self.round_trip_s)  # TCP's own handshake
-        self.connects += 1
         line = Line(self, inner)
         self.nursery.start_soon(line.carry_down)
         self.nursery.start_soon(line.carry_up)

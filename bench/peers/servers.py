@@ -98,7 +98,7 @@ def running_weir(
 
 
 @contextmanager
-def running_peers(stored: Stored, certificates: Certificates | None = None) -> Iterator[dict[str, Peer]]:
+def running_peers(stored: Stored, certificates: Certificates | None) -> Iterator[dict[str, Peer]]:
     """Start `flight` and `grpcio` for a block; with TLS if there are certificates."""
     with (
         running_peer(serve_flight, stored.copy_of("flight"), certificates) as flight,

@@ -261,7 +261,7 @@ def judge(measured: list[Measured]) -> list[Bar]:
     ]
 
 
-def run(output: Path | None, console: Console, *, only: tuple[str, ...] = ()) -> list[Bar]:
+def run(output: Path | None, console: Console, *, only: tuple[str, ...]) -> list[Bar]:
     """Run the bench, write the JSON, print the table.
 
     Raises:

@@ -33,9 +33,9 @@ def fold(rows: Rows, batch: pa.RecordBatch) -> None:
             assert rows.pop(row["id"]) == row
 
 
-async def folded(changes: Batches, rows: Rows | None = None) -> Rows:
+async def folded(changes: Batches) -> Rows:
     """The rows that a scan of changes makes."""
-    rows = dict(rows or {})
+    rows: Rows = {}
     async for batch in changes:
         fold(rows, batch)
     return rows

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import datetime
 import decimal
 
 import pyarrow as pa
 from hypothesis import strategies as st
 
 _INTEGERS = {pa.int8(): 8, pa.int16(): 16, pa.int32(): 32, pa.int64(): 64}
-_EPOCH = datetime.date(1970, 1, 1)
 
 STORED_TYPES: tuple[pa.DataType, ...] = (
     pa.bool_(),
@@ -62,10 +60,10 @@ def column(values: list[object], data_type: pa.DataType) -> pa.Array:
 
 
 @st.composite
-def batches(draw: st.DrawFn, rows_max: int = 12) -> pa.RecordBatch:
+def batches(draw: st.DrawFn) -> pa.RecordBatch:
     """Record batches of any stored types, nulls included, sometimes a slice of a larger one."""
     types = draw(st.lists(st.sampled_from(STORED_TYPES), min_size=1, max_size=12))
-    count = draw(st.integers(0, rows_max))
+    count = draw(st.integers(0, 12))
     columns = [
         column(draw(st.lists(st.none() | raw_values(kind), min_size=count, max_size=count)), kind)
         for kind in types

@@ -114,11 +114,11 @@ class GroupWorld:
         await table.write(sample(range(self._next_id, self._next_id + rows)))
         self._next_id += rows
 
-    def stored(self, group: str = GROUP) -> dict[int, int | None]:
+    def stored(self) -> dict[int, int | None]:
         """The positions on the disk."""
         buckets = self.disk.tables["items"].buckets
         return {
-            index: each.group_states[group].position if group in each.group_states else None
+            index: each.group_states[GROUP].position if GROUP in each.group_states else None
             for index, each in enumerate(buckets)
         }
 

@@ -52,9 +52,9 @@ class Kept:
         """A bucket."""
         return await self.catalog.bucket(await self.catalog.table(table), index)
 
-    async def key(self, index: int = 0, table: str = "items") -> BucketKey:
+    async def key(self, index: int = 0) -> BucketKey:
         """Its name in leases."""
-        return BucketKey((await self.catalog.table(table)).table_id, index)
+        return BucketKey((await self.catalog.table("items")).table_id, index)
 
     async def checkpoints(self, index: int = 0, table: str = "items") -> BucketCheckpoints:
         """The checkpoints of a bucket."""

@@ -135,7 +135,7 @@ class Peer:
         self.core = ConnectionCore(config or TransportConfig(), client=client, now=0.0)
         self.now = 0.0
         self.events: list[Event] = []
-        self.first = wire.parse(sent(self.core))
+        sent(self.core)
         if hello:
             self.send(wire.SERVER_HELLO if client else wire.CLIENT_HELLO)
 

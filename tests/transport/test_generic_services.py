@@ -17,7 +17,7 @@ CHECK, WATCH = "/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"
 REFLECT = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
 
 
-async def check(client: Client, service: str = "") -> int:
+async def check(client: Client, service: str) -> int:
     """The status of a service now."""
     reply = await client.call(CHECK, pb.HealthCheckRequest(service=service).SerializeToString())
     return Response.FromString(bytes(reply)).status

@@ -24,8 +24,6 @@ from transport import (
     unary,
 )
 
-PATH = "/test.Test/Method"
-
 
 async def echo(stream: ServerStream) -> None:
     """Send back what comes."""

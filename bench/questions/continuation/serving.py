@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 
 READY_TIMEOUT_S = 120.0
 EXIT_TIMEOUT_S = 100.0
-MIB = 1024 * 1024
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

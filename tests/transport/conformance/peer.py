@@ -141,14 +141,14 @@ def acknowledged(peer: Peer) -> None:
         pass
 
 
-def pong(payload: bytes = b"12345678") -> Step:
+def pong() -> Step:
     """The next PING is the acknowledgement of ours."""
 
     def step(peer: Peer) -> None:
         found = peer.expect(wire.PING, wire.GOAWAY)
         assert found.kind == wire.PING, found
         assert found.flags & wire.ACK
-        assert found.payload == payload
+        assert found.payload == b"12345678"
 
     return step
 

@@ -531,7 +531,7 @@ def test_the_history_that_was_asked_for_is_asked_for_until_the_scan_has_begun(re
         receiver.receive(started(history=b"later"))
 
 
-def stopped(total: int, end_offset: int | None = None) -> bytes:
+def stopped(total: int, end_offset: int | None) -> bytes:
     """The end of a scan that came to its stop."""
     message = pb.ScanEnd(reason=pb.ScanEnd.REASON_STOP_OFFSET, rows=total, end_offset=end_offset)
     return pb.ScanResponse(end=message).SerializeToString()

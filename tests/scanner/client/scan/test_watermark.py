@@ -19,7 +19,7 @@ from scanner.client.scan.push_receiver import Arrival, PushReceiver
 from scanner.client.scan.statistics import BucketProgress
 from scanner.client.scan.table_scan import Batches
 from scanner.client.scan.turns import Delivery
-from scanner.data.changes import COMMIT_TIMESTAMP, INSERT, ChangeRange, change_schema
+from scanner.data.changes import COMMIT_TIMESTAMP, INSERT, ChangeRange
 from scanner.data.digest import checksum
 from scanner.data.table import TableDescription
 from scanner.errors import DataCorrupted
@@ -30,7 +30,6 @@ from transport import CreditPool, ReceiveCredit
 
 BUCKETS = 2
 TABLE = TableDescription("items", pa.schema([pa.field("k", pa.int64(), nullable=False)]), ("k",), BUCKETS)
-SCHEMA = change_schema(TABLE)
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 

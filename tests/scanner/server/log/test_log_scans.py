@@ -105,9 +105,9 @@ def changes_of(scan: RawScan) -> list[tuple[int, str, int]]:
     ]
 
 
-def fold(batches: Sequence[pa.RecordBatch], rows: Rows | None = None) -> Rows:
+def fold(batches: Sequence[pa.RecordBatch]) -> Rows:
     """Apply changes in the order in which they came."""
-    rows = dict(rows or {})
+    rows: Rows = {}
     for batch in batches:
         for row in batch.to_pylist():
             kind = row.pop("_change_type")

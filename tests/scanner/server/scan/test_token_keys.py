@@ -34,8 +34,8 @@ class Drawer:
         self.documents[name] = content
 
 
-def key(key_id: int, retired_at_s: int | None = None) -> TokenKey:
-    return TokenKey(key_id=key_id, secret=bytes(SECRET_BYTES), created_at_s=0, retired_at_s=retired_at_s)
+def key(key_id: int) -> TokenKey:
+    return TokenKey(key_id=key_id, secret=bytes(SECRET_BYTES), created_at_s=0)
 
 
 def test_the_first_load_makes_a_key_and_later_ones_find_it() -> None:

@@ -27,11 +27,11 @@ STORE = filled_store(0)
 STREAM = arrow_stream(sample(range(40)))
 
 
-def conform(stream: bytes, bytes_max: int = 1 << 20) -> pa.RecordBatch:
+def conform(stream: bytes) -> pa.RecordBatch:
     """Take an upsert of a stream."""
     request = pb.WriteRequest(table="items", operation=pb.WriteRequest.OPERATION_UPSERT, arrow_stream=stream)
     return conform_request(
-        WriteCall.parse(request.SerializeToString()), TABLE, rows_max=1000, bytes_max=bytes_max
+        WriteCall.parse(request.SerializeToString()), TABLE, rows_max=1000, bytes_max=1 << 20
     )
 
 

@@ -10,7 +10,7 @@ import scanner.sync
 from scanner.errors import DiskFull
 from scanner.server.config import ScannerConfig
 from scanner.storage.rocksdb.config import StorageConfig
-from tests.support.server import RunningServer, running_server
+from tests.support.server import running_server
 from tests.support.small_disk import small_disk
 from tests.support.transactions import BEFORE, SCHEMA, rows
 
@@ -20,11 +20,6 @@ MIB = 1024 * 1024
 STORAGE = StorageConfig(bucket_write_buffer_bytes=256 * 1024, write_buffers_bytes=MIB)
 CONFIG = ScannerConfig(disk_check_interval_s=0.02, transaction_piece_bytes=20_000)
 NEW: dict[int, str | None] = {number: f"{number:x}" * 200 for number in range(1000)}
-
-
-def full(running: RunningServer) -> bool:
-    """Whether the server has noticed."""
-    return running.ask(lambda server: server.statistics().disk_read_only)
 
 
 def test_nothing_is_decided_without_room(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -120,9 +120,9 @@ def filled() -> MemoryStore:
     return store
 
 
-async def fill(served: Served, buckets: Iterable[int] = range(BUCKETS)) -> None:
-    """Write rows into buckets."""
-    for index in buckets:
+async def fill(served: Served) -> None:
+    """Write rows into all buckets."""
+    for index in range(BUCKETS):
         await served.kept.write(range(ROWS), index)
 
 
