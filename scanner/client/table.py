@@ -160,7 +160,8 @@ class Table:
             SchemaMismatch: Columns do not fit; nothing was written.
             KeyInvalid: A key is null; nothing was written.
             TypeError: `rows` are no rows; nothing was written.
-            ScannerError: It failed under way; the message says how many rows are durable.
+            ScannerError: It failed under way; the message says how many rows are durable. So it does if the server
+                refuses a row for its size: KeyInvalid for a key above 64 KiB, SchemaMismatch for a row above its limit.
 
         Cancellation:
             Part of the rows may have been written.
@@ -187,7 +188,8 @@ class Table:
         Raises:
             KeyInvalid: A key is incomplete, null or of the wrong type; nothing was deleted.
             SchemaMismatch: Columns do not fit; nothing was deleted.
-            ScannerError: It failed under way; the message says how far it came.
+            ScannerError: It failed under way; the message says how far it came. So it does of KeyInvalid, if the server
+                refuses a key above 64 KiB.
 
         Cancellation:
             Part of the keys may have been deleted.
@@ -218,8 +220,8 @@ class Table:
         different buckets may be as of different moments.
 
         Args:
-            keys: Arrow or a data frame of the key columns, or a list of tuples in key order or of dicts. None:
-                nothing is asked.
+            keys: Arrow or a data frame of the key columns, or a list of tuples in key order or of dicts. Without
+                any, nothing is asked.
             columns: Those wanted, in this order; none of them means all that this object knows of.
             as_of: The log offset that every bucket is read as of; or a dict from bucket to offset, of every bucket that
                 a key belongs to. None: as of now. How long that takes grows with the changes since then.

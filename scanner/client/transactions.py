@@ -215,7 +215,7 @@ class Transaction:
         What this object has staged since its last `abort` has to be there; else nothing is decided.
 
         Args:
-            attempts: By part, the attempt that counts. None: the version is empty.
+            attempts: By part, the attempt that counts. Without parts, `{}`, the version has no rows.
             overwrite: Also delete every row that no part names, of those that a bucket has when it applies the version:
                 the table is what was staged then.
             rows: By part, how many rows and keys the attempt has staged at least, over all processes: the sum of

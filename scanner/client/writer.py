@@ -165,7 +165,8 @@ class Writer:
             SchemaMismatch: Columns do not fit; nothing of `rows` was sent.
             KeyInvalid: A key is null; nothing of `rows` was sent.
             TypeError: `rows` are no rows.
-            ScannerError: The server failed; the writer cannot be used any more.
+            ScannerError: The server failed, or refused a row for its size (KeyInvalid, SchemaMismatch). The writer
+                cannot be used any more; `rows_acknowledged` are durable.
             trio.ClosedResourceError: The block of `open_writer` was left.
 
         Waits:

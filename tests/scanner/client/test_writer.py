@@ -25,6 +25,7 @@ from scanner.client.request_rows import (
 from scanner.data.keys import KeyCodec, buckets_of
 from scanner.data.table import TableDescription
 from scanner.errors import KeyInvalid, SchemaMismatch, ServerUnavailable
+from scanner.server.config import ScannerConfig
 from scanner.storage.memory.store import MemoryStore
 from tests.support.client import open_client
 from tests.support.conformance import open_virtual_items
@@ -234,3 +235,19 @@ async def test_many_rows_reach_many_buckets_in_few_commits() -> None:
         assert (await table.new_scan().to_arrow()).num_rows == rows
         assert len((await table.delete(keys)).ranges) > 16
         assert (await table.new_scan().to_arrow()).num_rows == 0
+
+
+@pytest.mark.parametrize("large", ["key", "row"])
+async def test_what_is_too_large_is_refused_with_its_request_alone(large: str) -> None:
+    """By the server; what was sent before is written, and the error says how much that is."""
+    long = "x" * 70_000
+    config = ScannerConfig(row_bytes_max=1 << 20 if large == "key" else 10_000)
+    async with open_client(MemoryStore(), config) as (client, _):
+        schema = pa.schema([("k", pa.string()), ("text", pa.string())])
+        table = await client.create_table("texts", schema, ["k"], buckets=1)
+        keys = [f"{index:05}" for index in range(REQUEST_ROWS_MAX)] + [long if large == "key" else "k"]
+        texts = [""] * REQUEST_ROWS_MAX + ["" if large == "key" else long]
+        with pytest.raises(KeyInvalid if large == "key" else SchemaMismatch) as raised:
+            await table.write(pa.table({"k": keys, "text": texts}))
+        assert raised.value.metadata["rows_acknowledged"] == str(REQUEST_ROWS_MAX)
+        assert (await table.new_scan().to_arrow()).num_rows == REQUEST_ROWS_MAX
