@@ -189,7 +189,7 @@ class Client:
         """Create a table.
 
         Args:
-            name: Letters, digits, `_`, `.`, `-`.
+            name: A letter or `_`, then up to 127 letters, digits, `_`, `.`, `-`.
             schema: All columns; those of the key become not nullable.
             primary_key: Names of the key columns, in key order, or the name of the only one.
             buckets: Shards, 1..1024; fixed for the table's life.
@@ -564,13 +564,10 @@ def _require_same(there: TableDescription, wanted: TableDescription) -> None:
     """Check that a table which is there is the one that was to be created.
 
     Raises:
-        SchemaMismatch: It has other columns.
         TableExists: It has another primary key or bucket count.
+        SchemaMismatch: It has other columns.
     """
-    if not there.schema.equals(wanted.schema):
-        raise SchemaMismatch(
-            f"table {there.name!r} exists with other columns: {_columns(there)}; these were wanted: {_columns(wanted)}"
-        )
+    # First: columns of another key are other columns, as they are not nullable.
     for what, has, want in (
         ("the primary key", ", ".join(there.primary_key), ", ".join(wanted.primary_key)),
         ("the bucket count", there.buckets, wanted.buckets),
@@ -579,6 +576,10 @@ def _require_same(there: TableDescription, wanted: TableDescription) -> None:
             raise TableExists(
                 f"table {there.name!r} exists with {what} {has}, not {want}; ask for that, or choose another name"
             )
+    if not there.schema.equals(wanted.schema):
+        raise SchemaMismatch(
+            f"table {there.name!r} exists with other columns: {_columns(there)}; these were wanted: {_columns(wanted)}"
+        )
 
 
 def _columns(table: TableDescription) -> str:
