@@ -88,7 +88,7 @@ def _transport(now: TransportStatistics) -> Iterator[Metric]:
     )
     yield _labelled_counter(
         "weir_refused_connections",
-        "Connections ended because the peer broke a rule or a budget, by kind.",
+        "Connections ended for a broken rule or budget, or turned away at connections_max, by kind.",
         "kind",
         totals.refusals,
     )

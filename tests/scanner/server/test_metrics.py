@@ -99,10 +99,14 @@ async def test_free_room_that_is_not_known_is_not_told() -> None:
         assert ("weir_disk_free_bytes", "") not in await scrape(server)
 
 
-async def collected() -> dict[str, str]:
-    """The kind of every metric of a server, the process's own included, by name."""
+async def collected() -> str:
+    """What a scraper of a server is told."""
     async with serving(filled_store(1)) as (server, _), serve_metrics(server.statistics) as port:
-        body = (await request(port, "GET /metrics HTTP/1.0\r\n\r\n")).partition("\r\n\r\n")[2]
+        return (await request(port, "GET /metrics HTTP/1.0\r\n\r\n")).partition("\r\n\r\n")[2]
+
+
+def kinds_of(body: str) -> dict[str, str]:
+    """The kind of every metric, the process's own included, by name."""
     return dict(re.findall(r"^# TYPE (\S+) (\S+)$", body, re.MULTILINE))
 
 
@@ -111,7 +115,7 @@ async def test_files_for_operators_name_metrics_that_exist(name: str) -> None:
     """An alert on a metric that is gone would never fire."""
     text = (PAGE.with_suffix("") / name).read_text(encoding="utf-8")
     asked = set(re.findall(r"\b((?:weir|process)_\w+)", text))
-    there = {*(await collected()), "weir_commit_seconds_bucket", "weir_certificate_expiry_timestamp_seconds"}
+    there = {*kinds_of(await collected()), "weir_commit_seconds_bucket", "weir_certificate_expiry_timestamp_seconds"}
     assert asked
     assert asked <= there
     if name.endswith(".json"):
@@ -120,9 +124,14 @@ async def test_files_for_operators_name_metrics_that_exist(name: str) -> None:
 
 async def test_every_metric_is_documented() -> None:
     """The table of docs/operating.md has every metric that is collected, with its label, and no other."""
-    kinds = {name: kind for name, kind in (await collected()).items() if name.startswith("weir_")}
-    documented = dict(re.findall(r"^\| `(weir_\w+)(?:\{\w+\})?` \| (\w+) \|", PAGE.read_text(), re.MULTILINE))
-    assert documented == kinds
+    body = await collected()
+    rows = re.findall(r"^\| `(weir_\w+)(?:\{(\w+)\})?` \| (\w+) \|", PAGE.read_text(), re.MULTILINE)
+    kinds = {name: kind for name, kind in kinds_of(body).items() if name.startswith("weir_")}
+    assert {name: kind for name, _, kind in rows} == kinds
+    labels = dict(re.findall(r"^(weir_\w+?)(?:_bucket)?\{(\w+)=", body, re.MULTILINE))
+    assert labels.pop("weir_commit_seconds") == "le"
+    assert labels.items() <= {name: label for name, label, _ in rows}.items()
+    assert len(labels) > 5
 
 
 async def test_other_requests_are_refused() -> None:
