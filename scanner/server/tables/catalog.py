@@ -14,7 +14,7 @@ import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
@@ -46,6 +46,11 @@ if TYPE_CHECKING:
     from scanner.storage.interface import Bucket, Store
     from scanner.tasks import RunBlocking
     from scanner.wire.queries import ScanQuery
+
+
+_OPENINGS_MAX: Final = 8
+"""Buckets whose files are opened at once: each takes a worker thread, and those of commits are the same. Above the
+number of shares that are applied at once, as their buckets may be those that take long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +164,7 @@ class Catalog:
         """Held while storage creates or changes a table, or removes one that nobody uses any more."""
         self._locks = weakref.WeakValueDictionary[str, trio.Lock]()
         """By name of a table, those that are held or waited for: taken before `_changing`, and one at a time."""
+        self._openings = trio.Semaphore(_OPENINGS_MAX)
         self._making_room = trio.Lock()
         self._opening = 0
         """Buckets for which there is room, and whose files are being opened."""
@@ -311,22 +317,24 @@ class Catalog:
         """Run the block, which opens the files of one more bucket, when there is room for them.
 
         Unused buckets close theirs, least recently used first. Room is made for one at a time, so that no two take the
-        same; the files of several may be opened at once.
+        same; the files of some may be opened at once.
 
         Raises:
             TooManyFiles: All are used.
 
         Waits:
-            For a commit, where no bucket is unused; for others to open theirs, where these take all that is left.
+            For a commit, where no bucket is unused; for others to open theirs, where these are many, or take all that
+            is left.
         """
-        async with self._making_room:
-            await self._make_room()
-            self._opening += 1
-        try:
-            yield
-        finally:
-            self._opening -= 1
-            self._opened.set()
+        async with self._openings:
+            async with self._making_room:
+                await self._make_room()
+                self._opening += 1
+            try:
+                yield
+            finally:
+                self._opening -= 1
+                self._opened.set()
 
     async def _make_room(self) -> None:
         while True:

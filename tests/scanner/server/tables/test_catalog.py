@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 import pytest
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from scanner.server.tables.bucket import ServedBucket
     from scanner.storage.interface import Store
     from scanner.storage.rocksdb.opening import Opened
+
+
+T = TypeVar("T")
 
 
 def tables(store: Store, *names: str) -> None:
@@ -117,6 +121,33 @@ async def test_other_tables_wait_for_no_opening(tmp_path: Path, monkeypatch: pyt
             await catalog.create(description("fresh"))
             await catalog.drop("gone")
             held.go_on.set()
+
+
+async def test_so_many_buckets_are_opened_at_once() -> None:
+    """However many are asked for, as after a restart: worker threads are left for commits."""
+    opening, most, go_on = 0, 0, trio.Event()
+
+    async def open_slowly(function: Callable[[], T]) -> T:
+        nonlocal opening, most
+        if isinstance(function, functools.partial) and function.func == catalog._open_files:
+            opening += 1
+            most = max(most, opening)
+            await go_on.wait()
+            opening -= 1
+        return await inline(function)
+
+    store = MemoryStore()
+    names = [f"t{number}" for number in range(20)]
+    tables(store, *names)
+    async with trio.open_nursery() as nursery:
+        catalog = Catalog(store, ScannerConfig(), nursery, open_slowly)
+        for name in names:
+            nursery.start_soon(first_use, catalog, name)
+        await wait_all_tasks_blocked()
+        assert opening == 8
+        go_on.set()
+        await wait_all_tasks_blocked()
+    assert (opening, most, len(list(catalog.open_buckets()))) == (0, 8, 20)
 
 
 @pytest.mark.rocks
