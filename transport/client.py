@@ -278,7 +278,9 @@ async def connect(
             is tried first. Kept up to date here; for who connects again.
 
     Raises:
-        ConnectionLost: Nobody answers there within `handshake_timeout_s`, or TLS fails.
+        ConnectionLost: Nobody answers there within `handshake_timeout_s`, or TLS fails. An address of several that
+            takes a connection and does not shake hands, when none is in `silent`, is left for another one after that
+            time.
         ValueError: There is no such port.
     """
     if not 0 < port <= PORT_MAX:
@@ -338,16 +340,23 @@ def _without_interface(host: str) -> str:
 async def _open_in_time(
     host: str, port: int, ssl_context: ssl.SSLContext | None, config: TransportConfig, silent: set[str]
 ) -> tuple[ByteStream, PeerCertificate | None, str]:
-    """Connect, and shake hands if it is TLS; returns also the address that was taken."""
+    """Connect, and shake hands if it is TLS; returns also the address that was taken.
+
+    If the first address that is ever silent is one of several, another one has its turn at once, with as much time.
+    """
     limit_s, address = config.handshake_timeout_s, ""
-    with trio.move_on_after(limit_s):
-        stream = await _open_tcp(host, port, silent)
-        address = _address(stream)
-        keep_short(stream.socket, config.near_send_buffer_bytes)
-        if ssl_context is None:
-            return byte_stream(stream), None, address
-        return *await _secure(stream, host, port, ssl_context, config), address
-    if address:
+    for dial in (_open_tcp,) if silent else (_open_tcp, _dial_another):
+        with trio.move_on_after(limit_s):
+            stream = await dial(host, port, silent)
+            if stream is None:
+                break
+            address = _address(stream)
+            keep_short(stream.socket, config.near_send_buffer_bytes)
+            if ssl_context is None:
+                return byte_stream(stream), None, address
+            return *await _secure(stream, host, port, ssl_context, config), address
+        if not address:
+            break
         silent.add(address)
     asked = address or ":" in host or host.replace(".", "").isdigit()
     of_name = "" if asked else ", or none about its name"
@@ -367,13 +376,23 @@ async def _dial(host: str, port: int, silent: set[str]) -> trio.SocketStream:
     passed_over = silent.copy()
     silent.clear()  # Unless another one takes it, they are as good as any: they may have come back.
     if passed_over:
-        for *_, found in await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
-            if found[0] not in passed_over:
-                with contextlib.suppress(OSError):
-                    stream = await trio.open_tcp_stream(str(found[0]), port)
-                    silent |= passed_over
-                    return stream
+        stream = await _dial_another(host, port, passed_over)
+        if stream is not None:
+            silent |= passed_over
+            return stream
     return await trio.open_tcp_stream(host, port)
+
+
+async def _dial_another(host: str, port: int, silent: set[str]) -> trio.SocketStream | None:
+    """Connect by TCP to an address that was not silent; None: none of them takes the connection."""
+    with contextlib.suppress(
+        OSError, RuntimeError
+    ):  # As `_open_tcp` has it of a name that cannot be looked up.
+        for *_, found in await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+            if found[0] not in silent:
+                with contextlib.suppress(OSError):
+                    return await trio.open_tcp_stream(str(found[0]), port)
+    return None
 
 
 async def _open_tcp(host: str, port: int, silent: set[str]) -> trio.SocketStream:

@@ -24,7 +24,7 @@ from tests.support.configs import TINY
 from tests.support.names import TwoAddresses
 from tests.support.open_files import open_sockets
 from tests.transport.test_shell import check_echo, echo
-from transport import ConnectionLost, ServerStream, TransportConfig, client_tls
+from transport import ConnectionLost, ServerStream, TransportConfig
 from transport.byte_streams import SocketBytes, host_port, keep_short
 
 pytestmark = pytest.mark.socket
@@ -222,8 +222,7 @@ async def test_nobody_answers(
     assert str(caught.value) == f"cannot connect to {host_port(host, 1)}: no answer within 10 s{more}"
 
 
-@pytest.mark.parametrize("secured", [False, True], ids=["plaintext", "TLS"])
-async def test_who_said_nothing_is_passed_over_the_next_time(secured: bool) -> None:
+async def test_who_said_nothing_is_passed_over_the_next_time() -> None:
     """A stopped server takes connections, and is the quickest to; the host's other address may have one that lives."""
     trio.socket.set_custom_hostname_resolver(TwoAddresses())
     impatient = TransportConfig(handshake_timeout_s=0.05)
@@ -232,11 +231,7 @@ async def test_who_said_nothing_is_passed_over_the_next_time(secured: bool) -> N
         with socket.create_server((TwoAddresses.FIRST, server.port)):
             with pytest.raises(ConnectionLost, match=r"within 0\.05 s"):
                 async with transport.connect(
-                    "two.example",
-                    server.port,
-                    config=impatient,
-                    ssl_context=client_tls() if secured else None,
-                    silent=silent,
+                    "two.example", server.port, config=impatient, silent=silent
                 ) as client:
                     await client.wait_openable()
             for _ in range(2):

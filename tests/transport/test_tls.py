@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 import pytest
 import trio
+import trio.testing
 
 import transport
 from tests.support import wire
@@ -26,6 +27,7 @@ from tests.support.certificates import (
     server_files,
     server_tls,
 )
+from tests.support.names import TwoAddresses
 from tests.support.open_files import open_sockets
 from tests.transport.test_shell import check_echo, echo
 from tests.transport.test_sockets import much
@@ -33,6 +35,7 @@ from transport import (
     ConnectionLost,
     ServerStream,
     TransportConfig,
+    TransportError,
     certificate_refused,
 )
 
@@ -163,6 +166,62 @@ async def test_server_by_its_absolute_name(tmp_path: Path) -> None:
         for name in ("absolute.example.", "absolute.example"):
             async with transport.connect(name, server.port, ssl_context=client_tls(tmp_path)) as client:
                 await check_echo(client)
+
+
+async def test_another_address_has_its_turn_where_the_first_says_nothing(
+    tmp_path: Path, mock_clock: trio.testing.MockClock
+) -> None:
+    """Also when nothing was connected before: a stopped server takes connections, and none shakes hands."""
+    trio.socket.set_custom_hostname_resolver(TwoAddresses())
+    made = files(tmp_path, "two", issue("test", "two.example"))
+    tls = transport.ServerTls(made.certificate, made.key)
+    async with (
+        transport.serve(HANDLERS, host=TwoAddresses.SECOND, ssl_context=tls) as server,
+        trio.open_nursery() as nursery,
+    ):
+        (stopped,) = await trio.open_tcp_listeners(server.port, host=TwoAddresses.FIRST)
+
+        async def connect() -> None:
+            silent: set[str] = set()
+            async with transport.connect(
+                "two.example", server.port, ssl_context=client_tls(tmp_path), silent=silent
+            ) as client:
+                await check_echo(client)
+            assert silent == {TwoAddresses.FIRST}
+
+        async with stopped:
+            nursery.start_soon(connect)
+            async with await stopped.accept() as taken:
+                assert await taken.receive_some()
+                mock_clock.jump(TransportConfig().handshake_timeout_s)
+                while await taken.receive_some():
+                    pass
+
+
+async def test_nobody_waits_twice_for_a_name_of_which_one_address_is_there(
+    tmp_path: Path, mock_clock: trio.testing.MockClock
+) -> None:
+    """As localhost, whose other address refuses connections: a silent one is not tried a second time."""
+    trio.socket.set_custom_hostname_resolver(TwoAddresses())
+    (stopped,) = await trio.open_tcp_listeners(0, host=TwoAddresses.FIRST)
+    port = stopped.socket.getsockname()[1]
+    failures: list[TransportError] = []
+
+    async def connect() -> None:
+        try:
+            async with transport.connect("two.example", port, ssl_context=client_tls(tmp_path)):
+                pass
+        except TransportError as error:
+            failures.append(error)
+
+    async with trio.open_nursery() as nursery, stopped:
+        nursery.start_soon(connect)
+        async with await stopped.accept() as taken:
+            assert await taken.receive_some()
+            mock_clock.jump(TransportConfig().handshake_timeout_s)
+            while await taken.receive_some():
+                pass
+    assert "no answer within 10 s" in str(failures[0])
 
 
 @pytest.mark.parametrize("kind", ["none", "other CA", "expired"])
