@@ -22,7 +22,7 @@ _LEAST_MS: Final = 0.05
 """What came before the acknowledgement is drawn here: an axis of logarithms has no place for it."""
 
 
-def draw(document: Mapping[str, Any], folder: Path) -> list[Path]:
+def draw(document: Mapping[str, Any], folder: Path) -> None:
     """Draw how soon commits reached the tails, a picture for each distance.
 
     Args:
@@ -32,7 +32,7 @@ def draw(document: Mapping[str, Any], folder: Path) -> list[Path]:
     latency: Sequence[Mapping[str, Any]] = document["latency"]
     distances = sorted({each["round_trip_ms"] for each in latency})
     if not distances:
-        return []
+        return
     folder.mkdir(parents=True, exist_ok=True)
     figure, all_axes = plt.subplots(
         1, len(distances), figsize=(4.8 * len(distances), 3.6), layout="constrained", squeeze=False
@@ -52,7 +52,5 @@ def draw(document: Mapping[str, Any], folder: Path) -> list[Path]:
         axes.spines[["top", "right"]].set_visible(False)
     all_axes[0][0].set_ylabel("ms from acknowledgement to hand")
     all_axes[0][-1].legend(fontsize=7, frameon=False)
-    path = folder / "tail-latency.png"
-    figure.savefig(path, dpi=_DPI, metadata={"Software": None})
+    figure.savefig(folder / "tail-latency.png", dpi=_DPI, metadata={"Software": None})
     plt.close(figure)
-    return [path]

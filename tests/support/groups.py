@@ -56,11 +56,10 @@ class GroupWorld:
     _ended: trio.Event = field(default_factory=trio.Event)
     _next_id: int = 0
 
-    async def start(self) -> Server:
+    async def start(self) -> None:
         """Serve what is on the disk."""
         self._scope, self._ended = trio.CancelScope(), trio.Event()
         self.server = await self.nursery.start(self._serve)
-        return self.server
 
     async def _serve(self, *, task_status: trio.TaskStatus[Server]) -> None:
         clock = _StandingClock() if self.clock_stands else WallClock(lambda: WALL_S + trio.current_time())

@@ -29,7 +29,7 @@ COLOURS: Final = {
 _DPI: Final = 90
 
 
-def draw(document: Document, folder: Path) -> list[Path]:
+def draw(document: Document, folder: Path) -> None:
     """Draw every picture.
 
     Args:
@@ -43,16 +43,13 @@ def draw(document: Document, folder: Path) -> list[Path]:
         "continuation-stalled": _stalled,
         "continuation-crossover": _crossover,
     }
-    paths = []
     for name, picture in pictures.items():
         figure, axes = plt.subplots(1, 2, figsize=(9.5, 3.6), layout="constrained")
         picture(document, list(axes))
         for each in axes:
             each.spines[["top", "right"]].set_visible(False)
-        paths.append(folder / f"{name}.png")
-        figure.savefig(paths[-1], dpi=_DPI, metadata={"Software": None})
+        figure.savefig(folder / f"{name}.png", dpi=_DPI, metadata={"Software": None})
         plt.close(figure)
-    return paths
 
 
 def _bars(axes: Axes, groups: Mapping[str, Mapping[str, float]]) -> None:
