@@ -202,14 +202,15 @@ class Consumer:
     async def _verify(
         self, scan: scanner.Scan, kind: Kind, rows: pa.Table, statistics: scanner.ScanStatistics
     ) -> None:
-        if (limit := scan.plan.row_limit) is not None:
-            found = [] if rows.num_rows == limit else [f"{rows.num_rows} rows, asked for {limit}"]
-        else:
-            offsets = {each.bucket: each.log_offset for each in statistics.buckets}
-            known = {bucket: offset for bucket, offset in offsets.items() if offset is not None}
-            found = [each.detail for each in await self._ledger.violations(known, rows)]
-            if len(known) < len(offsets):
-                found.append("a bucket without a log offset")
+        limit = scan.plan.row_limit
+        offsets = {each.bucket: each.log_offset for each in statistics.buckets}
+        known = {bucket: offset for bucket, offset in offsets.items() if offset is not None}
+        violations = await self._ledger.violations(known, rows, is_limited=limit is not None)
+        found = [each.detail for each in violations]
+        if limit is None and len(known) < len(offsets):
+            found.append("a bucket without a log offset")
+        if limit is not None and rows.num_rows != limit:
+            found.append(f"{rows.num_rows} rows, asked for {limit}")
         if found:
             self._findings.wrong.append(f"{kind.value}: {len(found)} violations, the first: {found[0]}")
         else:

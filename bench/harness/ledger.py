@@ -104,12 +104,15 @@ class Ledger:
             self._floors += Counter()  # drops zeros
             self._fold()
 
-    async def violations(self, offsets: Mapping[int, int], scanned: pa.Table) -> list[Violation]:
+    async def violations(
+        self, offsets: Mapping[int, int], scanned: pa.Table, *, is_limited: bool = False
+    ) -> list[Violation]:
         """Judge a complete scan.
 
         Args:
             offsets: The log offset that the scan claims for each bucket that it read.
             scanned: All its rows.
+            is_limited: It has a limit: of each bucket the first rows came, or none.
 
         Raises:
             BenchFailed: A commit that the scan claims to show was not acknowledged in time.
@@ -119,7 +122,7 @@ class Ledger:
         found = []
         for bucket, offset in offsets.items():
             part = scanned.filter(pa.array(buckets == bucket))
-            found += self._histories[bucket].violations(offset, part)
+            found += self._histories[bucket].violations(offset, part, is_beginning=is_limited)
         foreign = int(np.count_nonzero(~np.isin(buckets, list(offsets))))
         if foreign:
             found.append(Violation("extra", f"{foreign} rows of buckets that were not scanned"))

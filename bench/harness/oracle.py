@@ -84,12 +84,13 @@ class BucketHistory:
         later.commits = [commit for commit in self.commits if commit.start_offset >= offset]
         return later
 
-    def violations(self, offset: int, scanned: pa.Table) -> list[Violation]:
+    def violations(self, offset: int, scanned: pa.Table, *, is_beginning: bool = False) -> list[Violation]:
         """Compare the rows of a scan with the state at the offset it claims.
 
         Args:
             offset: The scan's log offset, at most `end_offset`.
             scanned: Its rows, all columns, in any order.
+            is_beginning: It has a part of the rows, the first by their keys, as a scan with a limit.
 
         Raises:
             BenchFailed: The offset is outside the known history.
@@ -105,6 +106,9 @@ class BucketHistory:
             detail = f"log offset {offset} is inside the commit [{commit.start_offset}, {commit.end_offset})"
             return [Violation("torn", detail)]
         expected = self._state(offset, commits)
+        if is_beginning:
+            order = [(name, "ascending") for name in self.primary_key]
+            expected = expected.sort_by(order).slice(0, scanned.num_rows)
         return list(_differences(expected, scanned.select(expected.column_names), self.primary_key))
 
     def state(self, offset: int) -> pa.Table:

@@ -7,16 +7,20 @@ import json
 import random
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
 import trio
 from rich.console import Console
 
+import scanner
 from bench.harness.bars import failures
+from bench.harness.consumers import Consumer, Findings, Kind
 from bench.harness.errors import BenchFailed
 from bench.harness.fault_proxy import BREAKING, Fault, open_fault_proxy
-from bench.harness.ledger import FOLD_COMMITS, Ledger, rows
-from bench.questions.stress import run
+from bench.harness.ledger import FOLD_COMMITS, TABLE, Ledger, rows
+from bench.questions.stress import _load, run
+from scanner.server.server import open_server
 from transport import ConnectionLost, ServerStream, connect, serve
 
 KEYS = 40
@@ -102,6 +106,48 @@ async def test_ledger_takes_acknowledgements_in_any_order() -> None:
         (foreign,) = await ledger.violations({1: 100}, pa.concat_tables([state({}, bucket=1), rows([0], 0)]))
         assert foreign.kind == "extra"
     assert ledger.commits == 2
+
+
+async def test_ledger_judges_beginnings() -> None:
+    """Of a scan with a limit each bucket has its first rows, as of its offset: none of later keys or another time."""
+    ledger = small_ledger()
+    with ledger.scanning():
+        ledger.record(0, 100, 102, written(2, 8))
+        first = pa.concat_tables([rows([0], 0), rows([2], 8), rows([1], 0)])
+        assert await ledger.violations({0: 102, 1: 100}, first, is_limited=True) == []
+        stale = await ledger.violations({0: 100, 1: 100}, first, is_limited=True)
+        assert [each.kind for each in stale] == ["stale"]
+        skipped = await ledger.violations({0: 102}, rows([0, 4], 0), is_limited=True)
+        assert sorted(each.kind for each in skipped) == ["extra", "missing"]
+        (unscanned,) = await ledger.violations({0: 102}, first, is_limited=True)
+        assert unscanned.kind == "extra"
+
+
+@pytest.mark.socket
+@pytest.mark.rocks
+@pytest.mark.parametrize(("version", "verified"), [(0, True), (1, False)])
+async def test_limited_scans_are_judged_row_by_row(tmp_path: Path, version: int, verified: bool) -> None:
+    """Not by their number alone: rows that are not those that were acknowledged, which are of version 0, are found."""
+    async with (
+        open_server(tmp_path, host="127.0.0.1") as server,
+        scanner.connect(f"{server.host}:{server.port}") as client,
+        open_fault_proxy(f"{server.host}:{server.port}", random.Random(1)) as proxy,
+    ):
+        loaded = await _load(client, 600)
+        table = await client.table(TABLE)
+        ledger = Ledger(
+            {
+                each.bucket: (
+                    rows(np.flatnonzero(loaded.bucket_of == each.bucket).tolist(), version),
+                    each.end_offset,
+                )
+                for each in await table.offsets()
+            }
+        )
+        findings = Findings()
+        consumer = Consumer(proxy, ledger, findings, random.Random(1), "", silence=False)
+        await consumer._scan(table, Kind.LIMITED)
+    assert (findings.verified[Kind.LIMITED] == 1, not findings.wrong) == (verified, verified)
 
 
 async def test_ledger_keeps_what_a_running_scan_needs() -> None:
