@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import builtins
+import io
 import os
 import stat
 from collections.abc import Callable, Iterator
@@ -48,6 +50,15 @@ class SyncSpy:
         """A file is open for writing."""
         self._files[os.fstat(descriptor).st_ino] = str(path)
 
+    def opened(self, descriptor: int, path: Path | str, *, new: bool, writable: bool) -> None:
+        """A file is open."""
+        if str(path).endswith(_NOT_NEEDED):
+            return
+        if new:
+            self.named(path)
+        if writable:
+            self.written(descriptor, path)
+
     def synced(self, descriptor: int) -> None:
         """A file or directory is durable."""
         inode = os.fstat(descriptor).st_ino
@@ -68,22 +79,37 @@ class SyncSpy:
                 self.early.append(f"{path} was not synced before it was renamed")
 
 
+def _opening_files(spy: SyncSpy) -> Callable[..., Any]:
+    """Python's own `open`, which does not call `os.open`; of a descriptor that did, everything is known."""
+    real_open = io.open
+
+    def opening(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
+        if isinstance(file, int) or not set(mode) & set("wax+"):
+            return real_open(file, mode, *args, **kwargs)
+        new = not os.path.exists(file)
+        stream = real_open(file, mode, *args, **kwargs)
+        spy.opened(stream.fileno(), file, new=new, writable=True)
+        return stream
+
+    return opening
+
+
 @contextmanager
 def spying_on_syncs() -> Iterator[SyncSpy]:
     """Watch until the end of the block."""
     spy = SyncSpy()
-    real_open, real_mkdir, real_fsync = os.open, os.mkdir, os.fsync
+    real_open, real_mkdir, real_fsync, real_link = os.open, os.mkdir, os.fsync, os.link
     real_unlink, real_rmdir = os.unlink, os.rmdir
 
     def opening(path: Any, flags: int, *args: Any, **kwargs: Any) -> int:
         new = bool(flags & os.O_CREAT) and not os.path.exists(path)
         descriptor = real_open(path, flags, *args, **kwargs)
-        needed = not str(path).endswith(_NOT_NEEDED)
-        if new and needed:
-            spy.named(path)
-        if flags & _WRITES and needed:
-            spy.written(descriptor, path)
+        spy.opened(descriptor, path, new=new, writable=bool(flags & _WRITES))
         return descriptor
+
+    def linking(source: Any, target: Any, **kwargs: Any) -> None:
+        real_link(source, target, **kwargs)
+        spy.named(target)
 
     def making(path: Any, *args: Any, **kwargs: Any) -> None:
         real_mkdir(path, *args, **kwargs)
@@ -114,6 +140,9 @@ def spying_on_syncs() -> Iterator[SyncSpy]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "open", opening)
+        for module in (builtins, io):
+            patch.setattr(module, "open", _opening_files(spy))
+        patch.setattr(os, "link", linking)
         patch.setattr(os, "mkdir", making)
         patch.setattr(os, "unlink", unlinking)
         patch.setattr(os, "rmdir", removing)

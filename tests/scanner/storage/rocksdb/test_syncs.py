@@ -73,6 +73,54 @@ def test_what_has_returned_is_durable(tmp_path: Path, act: str) -> None:
     assert pending_after(tmp_path, act) == []
 
 
+def _open_and_write(path: Path) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT)
+    os.write(descriptor, b"x")
+    os.close(descriptor)
+
+
+def _write(path: Path) -> None:
+    with open(path, "wb") as file:
+        file.write(b"x")
+
+
+def _append(path: Path) -> None:
+    with path.open("a") as file:
+        file.write("x")
+
+
+WAYS_TO_WRITE: tuple[Callable[[Path], object], ...] = (
+    _open_and_write,
+    _write,
+    _append,
+    lambda path: path.write_bytes(b"x"),
+    lambda path: path.write_text("x"),
+)
+
+
+@pytest.mark.parametrize("write", WAYS_TO_WRITE)
+def test_no_way_to_write_escapes_the_spy(tmp_path: Path, write: Callable[[Path], object]) -> None:
+    """Each leaves a file and a name that are not durable, until both are synced; reading leaves nothing."""
+    path = tmp_path / "it"
+    with spying_on_syncs() as spy:
+        write(path)
+        assert spy.pending() == sorted([str(tmp_path), str(path)])
+        for each in (path, tmp_path):
+            descriptor = os.open(each, os.O_RDONLY)
+            os.fsync(descriptor)
+            os.close(descriptor)
+        assert path.read_bytes() == b"x"
+        assert spy.pending() == []
+
+
+def test_a_second_name_of_a_file_is_one_more_name(tmp_path: Path) -> None:
+    """A hard link is lost, too, unless its directory is synced."""
+    (tmp_path / "it").write_bytes(b"x")
+    with spying_on_syncs() as spy:
+        os.link(tmp_path / "it", tmp_path / "that")
+        assert spy.pending() == [str(tmp_path)]
+
+
 def _no_sync(*_: object) -> None:
     """Does nothing."""
 
