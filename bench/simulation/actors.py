@@ -126,7 +126,10 @@ class Actors:
 
     async def _visit(self, who: str, task: VisitorTask) -> None:
         with self._acting(who) as (connections, rng):
-            await Visitor(who, self._workload, connections, self._history, self._models, rng).run(task)
+            visitor = Visitor(
+                who, self._workload, connections, self._serving, self._history, self._models, rng
+            )
+            await visitor.run(task)
 
     async def _transact(self, who: str, task: TransactionTask) -> None:
         with self._acting(who) as (connections, rng):
@@ -145,6 +148,7 @@ class Actors:
     async def _write_once(self, who: str, table: scanner.Table, keys: list[Key], *, delete: bool) -> None:
         source = self._workload.rows
         rows: dict[Key, Row | None] = dict.fromkeys(keys)
+        began_s = trio.current_time()
         try:
             if delete:
                 result = await table.delete(source.keys_to_arrow(keys))
@@ -160,7 +164,7 @@ class Actors:
             return
         ranges = tuple((each.bucket, each.start_offset, each.end_offset) for each in result.ranges)
         self._history.add(who, "wrote", keys=len(keys), ranges=ranges)
-        self._history.writes.append(WriteRecord(who, rows, ranges))
+        self._history.writes.append(WriteRecord(who, rows, ranges, began_s, trio.current_time()))
 
     async def _strike_all(self, servers: trio.Nursery) -> None:
         rng = self._workload.rng("strikes")

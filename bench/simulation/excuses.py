@@ -62,18 +62,20 @@ def excuse(
         return cut_off
     if scan.task.tail is not None:
         return _excuse_tail(scan, workload, serving, disturbed=disturbed)
+    cut_by_force = any(serving.cut_by_force[bucket] > offset for bucket, offset in _offsets(scan).items())
     if isinstance(error, LeaseNotFound):
-        return cut_off or log_is_gone or disturbed  # It could not be renewed in time.
+        return cut_off or cut_by_force  # Nothing here keeps a client from renewing for as long as one lives.
     if not isinstance(error, SnapshotLost):
         return False
     if mode is ScanMode.TOKEN:
         return _excuse_token(scan, workload, restarted=restarted)
     if scan.task.state is State.CHECKPOINT and all(each.log_offset is None for each in scan.buckets.values()):
         return True  # There is none yet.
-    if scan.task.state is State.LEASE and not scan.promised:
-        return True  # There is none that could be leased.
+    if scan.task.state is State.LEASE:
+        # None could be leased, of those there were; or what the lease keeps is gone, and the lease is not.
+        return cut_by_force if scan.promised else scan.asked_for_existing
     if _was_pinned(scan) and not disturbed and not cut_off:
-        return any(serving.cut_by_force[bucket] > offset for bucket, offset in _offsets(scan).items())
+        return cut_by_force
     return log_is_gone
 
 

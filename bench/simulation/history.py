@@ -111,6 +111,10 @@ class WriteRecord:
     """What each key holds afterwards, as the writer meant it; None: nothing."""
     ranges: tuple[tuple[int, int, int], ...]
     """(bucket, start, end) of its changes."""
+    began_s: float
+    """When it was asked for, virtual seconds."""
+    ended_s: float
+    """When it was acknowledged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +170,8 @@ class ScanRecord:
     """A tail's positions, in the order in which they were told."""
     promised: Mapping[int, int] = field(default_factory=dict)
     """The log offsets, by bucket, that it was told it would show."""
+    asked_for_existing: bool = False
+    """It was to be of a lease of checkpoints that there were already."""
     resumes: int = 0
     """How often it went on after a cut."""
     rewound_to: int | None = None

@@ -182,6 +182,18 @@ class Model:
             max((each.end for each in commits if each.at_s <= end_s), default=0),
         )
 
+    def may_have_changed_nothing(self, key: Key, row: Row | None, start_s: float, end_s: float) -> bool:
+        """Whether there was nothing to change, at some moment between two times, to give a key this row or none."""
+        bucket = self.bucket_of(key)
+        if row is not None or bucket is None:
+            return row is None  # A row that is written is always another one.
+        first, last = self.offsets_between(bucket, start_s, end_s)
+        return any(
+            all(row.key != key for row in self.state(bucket, offset))
+            for offset in self.offsets(bucket)
+            if first <= offset <= last
+        )
+
     def _index(self) -> None:
         if self._ever:
             return

@@ -124,13 +124,20 @@ class Scanner:
         if record.task.state is not State.LEASE:
             await self._product_scan(record).run(table)
             return
-        target = scanner.LeaseTarget(TABLE, state=self._rng.choice(tuple(scanner.LeaseState)))
+        state = self._rng.choice(tuple(scanner.LeaseState))
+        record.asked_for_existing = state is scanner.LeaseState.NEWEST_EXISTING
+        target = scanner.LeaseTarget(TABLE, state=state)
         lease = await self._connections.again(lambda: client.acquire_lease(target, ttl_s=LEASE_S))
         async with lease:
             record.promised = {each.bucket: each.log_offset for each in lease.buckets}
             self._history.add(record.who, "leased", offsets=tuple(record.promised.items()))
             await trio.sleep(self._rng.choice((0.0, 1.0)))
-            await self._product_scan(record, lease).run(table)
+            try:
+                await self._product_scan(record, lease).run(table)
+            except scanner.SnapshotLost:
+                # That is right once the lease has ended, which a renewal says, and which needs a reason of its own.
+                await self._connections.again(lease.renew)
+                raise
 
     def _product_scan(self, record: ScanRecord, lease: scanner.Lease | None = None) -> ProductScan:
         rows = self._workload.rows

@@ -31,6 +31,10 @@ class VersionRecord:
     """By part; empty: it was aborted."""
     ranges: tuple[tuple[int, int, int], ...] = ()
     """(bucket, start, end) of its changes, as the server told them."""
+    began_s: float = 0.0
+    """When it was to be published, virtual seconds."""
+    ended_s: float = 0.0
+    """When that was acknowledged."""
 
     @property
     def rows(self) -> dict[Key, Row | None]:
@@ -58,7 +62,13 @@ def judge_versions(history: History, model: Model) -> Iterator[tuple[str, str]]:
 
 
 def _meant(record: VersionRecord, model: Model) -> Iterator[tuple[str, str]]:
-    """Behind its range a bucket has what the version means."""
+    """Behind its range a bucket has what the version means; of a bucket without one it has changed nothing."""
+    ranged = {bucket for bucket, _, _ in record.ranges}
+    for key, row in record.rows.items():
+        if model.bucket_of(key) in ranged:
+            continue
+        if not model.may_have_changed_nothing(key, row, record.began_s, record.ended_s):
+            yield record.who, f"version {record.version}: {key} was not changed, and was to be {row}"
     for bucket, _, end in record.ranges:
         state = {row.key: row.cells for row in model.state(bucket, end)}
         for key, row in record.rows.items():

@@ -76,7 +76,9 @@ class Transactor:
             self._history.add(self._who, "aborted", version=record.version)
             return
         record.chosen = {part: rng.choice(attempts) for part, attempts in kept.items()}
+        record.began_s = trio.current_time()
         published = await connections.again(lambda: transaction.publish(record.chosen))
+        record.ended_s = trio.current_time()
         if rng.random() < AGAIN_CHANCE:
             others = {part: rng.choice(attempts) for part, attempts in kept.items()}
             published = await connections.again(lambda: transaction.publish(others))

@@ -99,6 +99,12 @@ def _group(history: History, model: Model) -> Iterator[Violation]:
 
 
 def _durable(write: WriteRecord, model: Model) -> Iterator[Violation]:
+    ranged = {bucket for bucket, _, _ in write.ranges}
+    for key, row in write.rows.items():
+        if model.bucket_of(key) in ranged:
+            continue
+        if not model.may_have_changed_nothing(key, row, write.began_s, write.ended_s):
+            yield Violation("durable", write.who, f"{key} was not changed, acknowledged was {row}")
     for bucket, _, end in write.ranges:
         state = {row.key: row.cells for row in model.state(bucket, end)}
         for key, row in write.rows.items():

@@ -8,6 +8,7 @@ comes, against the model of the table that it was about; names say as what, as i
 from __future__ import annotations
 
 import datetime
+import math
 import random
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Mapping
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from bench.simulation.connections import Connections
     from bench.simulation.history import History
     from bench.simulation.model import Model
+    from bench.simulation.serving import Serving
     from bench.simulation.workload import VisitorTask, Workload
 
 PATIENCE_S: Final = 250.0
@@ -62,6 +64,7 @@ class Visitor:
         who: For the history.
         workload: Of the run.
         connections: Its way to the server.
+        serving: Knows how far back the logs reach.
         history: Told of everything.
         models: By id, of each table that was written to.
         rng: Of this visitor.
@@ -72,6 +75,7 @@ class Visitor:
         who: str,
         workload: Workload,
         connections: Connections,
+        serving: Serving,
         history: History,
         models: Mapping[int, Model],
         rng: random.Random,
@@ -79,10 +83,13 @@ class Visitor:
         self._who = who
         self._workload = workload
         self._connections = connections
+        self._serving = serving
         self._history = history
         self._models = models
         self._rng = rng
         self._versions = 0
+        self._lease_s = 0.0
+        """How long the newest lease lives if it is not renewed."""
 
     async def run(self, task: VisitorTask) -> None:
         """Make all calls, one after another."""
@@ -118,7 +125,7 @@ class Visitor:
             return min(config.snapshots_max, config.page_snapshots_per_bucket_max) < FEW
         if isinstance(error, scanner.LeaseNotFound):
             # It could not be renewed in time, or its table was dropped.
-            late = disturbed or self._workload.holds.chance > 0
+            late = (disturbed or self._workload.holds.chance > 0) and self._lease_s < max(LEASE_S)
             return late or name == PASSING or taken_away(self._workload)
         if isinstance(error, scanner.SlowConsumer):
             return taken_away(self._workload)
@@ -130,8 +137,10 @@ class Visitor:
             < MANY_BYTES
         )
         cut = cut or bool(self._history.counts["truncated"])
-        # What is leased as of now is there: whoever makes room for it leaves it alone.
-        return lost and what != "leases_new" and (cut or self._history.restarts > 0)
+        # What is leased as of now is there, and stays as long as the lease: whoever makes room leaves it alone.
+        if what in ("leases_new", "leases_log"):
+            return lost and what == "leases_log" and bool(self._history.counts["truncated"])
+        return lost and (cut or self._history.restarts > 0)
 
     def _find(self, validator: str, detail: str) -> None:
         self._history.found.append((validator, self._who, detail))
@@ -193,34 +202,55 @@ class Visitor:
         """A lease is renewed and dropped, or left to its end; what it keeps is scanned in between."""
         table = await self._table(client, name)
         target = scanner.LeaseTarget(name, state=state)
-        lease = await self._again(lambda: client.acquire_lease(target, ttl_s=self._rng.choice(LEASE_S)))
+        self._lease_s = self._rng.choice(LEASE_S)
+        lease = await self._again(lambda: client.acquire_lease(target, ttl_s=self._lease_s))
         told = {each.bucket: each.log_offset for each in lease.buckets}
         async with lease:
             await trio.sleep(self._rng.choice((0.0, 1.0)))
-            await self._scan(table, table.new_scan().with_lease(lease), told)
+            try:
+                await self._scan(table, table.new_scan().with_lease(lease), told)
+            except (scanner.SnapshotLost, scanner.OffsetOutOfRange):
+                # That is right once the lease has ended, which a renewal says, and which needs a reason of its own.
+                await self._again(lease.renew)
+                raise
 
     async def _fetches(self, client: scanner.Client, name: str) -> None:
         """The whole changelog, by long poll or pushed; it is the model's. Or what comes of it for a while."""
         table = await self._table(client, name)
         mode = self._rng.choice((ScanMode.FETCH, ScanMode.PUSH))
         scan = table.new_scan().with_source(ScanSource.LOG).start_at("earliest").with_mode(mode)
-        if self._rng.random() < 0.5:
-            with trio.move_on_after(WHILE_S):
-                async with scan.execute() as batches:
-                    async for _ in batches:
-                        pass
-            return
-        tags: dict[int, list[object]] = defaultdict(list)
-        at = self._workload.rows.schema.get_field_index("tag")
-        async with scan.stop_at("end").execute() as batches:
-            async for batch in batches:
-                assert batches.bucket is not None
-                tags[batches.bucket] += batch.column(at).to_pylist()
-            offsets = dict(batches.positions)
-        for bucket, offset in offsets.items():
-            changes = self._changes(table.table_id, bucket, offset)
-            if tags[bucket] != changes[len(changes) - len(tags[bucket]) :]:
-                self._find("reliable", f"bucket {bucket} of {name}: other changes than those up to {offset}")
+        rows: dict[int, list[Row]] = defaultdict(list)
+        ends: dict[int, int] = {}
+        began_s, earliest = trio.current_time(), self._log_starts(table)
+        whole = self._rng.random() >= 0.5
+        with trio.move_on_after(math.inf if whole else WHILE_S):
+            async with (scan.stop_at("end") if whole else scan).execute() as batches:
+                async for batch in batches:
+                    assert batches.bucket is not None
+                    rows[batches.bucket] += rows_of(batch)
+                ends = dict(batches.positions)
+        latest = self._log_starts(table)
+        for bucket in range(self._workload.rows.description.buckets):
+            due, found, where = (
+                self._changes(table.table_id, bucket),
+                rows[bucket],
+                f"bucket {bucket} of {name}",
+            )
+            if whole:
+                end = ends.get(bucket, -1)
+                start = end - len(found)
+                if end < self._end_before(table.table_id, bucket, began_s):
+                    self._find("reliable", f"{where}: it ended at {end}, and there was more")
+            elif found:
+                start = due.index(found[0]) if found[0] in due else -1
+            else:
+                continue
+            if start < 0 or found != due[start : start + len(found)]:
+                self._find(
+                    "reliable", f"{where}: {len(found)} changes, and others than those from {start} on"
+                )
+            elif not earliest.get(bucket, 0) <= start <= latest.get(bucket, start):
+                self._find("reliable", f"{where}: it begins at {start}, not with the log")
 
     async def _joins(self, client: scanner.Client, name: str) -> None:
         """A reader group, for a while."""
@@ -266,11 +296,28 @@ class Visitor:
                 self._find("isolated", f"bucket {bucket}: log offset {offset} is inside a commit")
         return {row.key: row.cells for bucket, at in offsets.items() for row in model.state(bucket, at)}
 
-    def _changes(self, table_id: int, bucket: int, end: int) -> list[object]:
-        """The tags of all changes up to an offset."""
+    def _changes(self, table_id: int, bucket: int) -> list[Row]:
+        """The whole changelog, as it is delivered."""
         model = self._models.get(table_id)
-        tag = self._workload.rows.schema.get_field_index("tag")
-        return [] if model is None else [each.row.cells[tag] for each in model.changes(bucket)[:end]]
+        return [
+            (*each.row.cells, each.kind, offset, _EPOCH + datetime.timedelta(microseconds=each.timestamp_us))
+            for offset, each in enumerate([] if model is None else model.changes(bucket))
+        ]
+
+    def _end_before(self, table_id: int, bucket: int, time_s: float) -> int:
+        """Where the log ended before a time."""
+        model = self._models.get(table_id)
+        return 0 if model is None else model.offsets_between(bucket, time_s, time_s)[0]
+
+    def _log_starts(self, table: scanner.Table) -> dict[int, int]:
+        """Where the logs of a table begin now, by bucket; empty: it is gone."""
+        store, buckets = self._serving.store, range(self._workload.rows.description.buckets)
+        try:
+            if store.table_id(table.name) != table.table_id:
+                return {}
+        except scanner.TableNotFound:
+            return {}
+        return {bucket: store.bucket(table.name, bucket).log_start for bucket in buckets}
 
     # ------------------------------------------------------------------ of the one that comes and goes
 

@@ -41,6 +41,7 @@ from scanner.data.changes import change_rows
 from scanner.data.filters import Filter
 from scanner.errors import DataCorrupted, SessionExpired, SessionUnknown, SnapshotLost
 from scanner.server.config import ScannerConfig
+from scanner.server.log.bounds import Stop, start_offset
 from scanner.server.log.opener import LogOpener
 from scanner.server.pull.sessions import SessionRegistry
 from scanner.server.retention.checkpoints import BucketCheckpoints
@@ -71,7 +72,7 @@ from tests.support.broken_images import (
     take_later_changes,
     take_the_first_change,
 )
-from tests.support.broken_transactions import apply_all_attempts, decide_otherwise, lose_a_stage
+from tests.support.broken_transactions import apply_all_attempts, decide_otherwise, lose_a_stage, lose_deletes
 from tests.support.nightly import everyday
 
 if TYPE_CHECKING:
@@ -193,6 +194,18 @@ def lose_write(patch: pytest.MonkeyPatch) -> None:
     )
 
 
+def lose_deletes_of_writes(patch: pytest.MonkeyPatch) -> None:
+    """A commit that leaves out what is to be deleted, and acknowledges it."""
+    submit = ServedBucket.submit
+    patch.setattr(
+        ServedBucket,
+        "submit",
+        lambda self, mutations, *rest, **named: submit(
+            self, [each for each in mutations if each.row], *rest, **named
+        ),
+    )
+
+
 def fail_unforeseen(patch: pytest.MonkeyPatch) -> None:
     """A park that fails in a way that nobody thought of."""
 
@@ -270,6 +283,11 @@ def keep_no_new_checkpoint(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(BucketCheckpoints, "held", lambda self, checkpoint: nullcontext(checkpoint))
 
 
+def stop_at_the_start(patch: pytest.MonkeyPatch) -> None:
+    """A scan up to where the log ends that ends where it begins."""
+    patch.setattr(Stop, "resolve", lambda _self, _storage, start: start)
+
+
 BROKEN: list[tuple[Break, str]] = [
     (drop_row_after_resume, "resumable"),
     (drop_row_after_resume, "complete"),
@@ -310,6 +328,7 @@ SHOWN_BY: dict[tuple[Break, str], int] = {
     (fall_back_behind_the_damage, "complete"): 16,
     (take_later_changes, "isolated"): 5,
     (keep_no_new_checkpoint, "justified"): 20,
+    (stop_at_the_start, "reliable"): 1,
 }
 """Seeds that have shown a defect. Its search begins there, and goes on through all the others if they no longer do."""
 
@@ -507,6 +526,32 @@ def leasing_visits(workload: Workload) -> None:
     visits(workload, "leases_new", "writes")
 
 
+def leased_scans(workload: Workload) -> None:
+    """Scans of what leases keep, which stall, while retention would cut all that is not kept."""
+    small(workload)
+    task = dataclasses.replace(
+        workload.scanners[0].scans[0], client=Client.PRODUCT, mode=ScanMode.PUSH, bucket=None, filter=(), columns=(),
+        start=None, end=None, row_limit=None, credit_bytes=1, batch_rows_max=1, state=State.LEASE, tail=None,
+        behaviour=Behaviour.STALLED, turn_at=0, pause_s=7.0, retries=200,
+    )  # fmt: skip
+    workload.scanners = [ScannerTask((task,) * 3, at_once=False)]
+    workload.server_config = dataclasses.replace(
+        ScannerConfig(), checkpoint_interval_s=0.0, checkpoints_kept=1, park_after_s=1.0, log_retention_s=0.5,
+        log_retention_bytes=1_000, retention_interval_s=0.5,
+    )  # fmt: skip
+    workload.chaos = 0.0
+
+
+def log_leasing_visits(workload: Workload) -> None:
+    """They lease the changelog alone, and write, while retention would cut all that is not kept."""
+    visits(workload, "leases_log", "writes")
+
+
+def fetching_visits(workload: Workload) -> None:
+    """They read changelogs, which retention cuts, and write."""
+    visits(workload, "fetches", "writes")
+
+
 def refused_visits(workload: Workload) -> None:
     """They look times up, while the disk refuses some writes."""
     visits(workload, "looks_up", "writes")
@@ -651,6 +696,16 @@ def look_too_early(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Catalog, "_drop", wait_and_drop)
 
 
+def begin_late(patch: pytest.MonkeyPatch) -> None:
+    """A scan from the earliest change on that leaves out the first commit, and says otherwise."""
+
+    def late(storage: Any, *arguments: Any) -> int:
+        at = start_offset(storage, *arguments)
+        return storage.entry_at(at).end if storage.log_start == at < storage.log_end else at
+
+    patch.setattr("scanner.server.log.opener.start_offset", late)
+
+
 def look_beside_the_bucket(patch: pytest.MonkeyPatch) -> None:
     """Whoever looks into the changelog does not wait for storage that is being opened."""
 
@@ -685,6 +740,8 @@ BROKEN_IN_SMALL: list[tuple[Break, str, Shape]] = [
     (take_later_changes, "isolated", images),
     (apply_all_attempts, "transacted", transactions),
     (lose_a_stage, "transacted", transactions),
+    (lose_deletes, "transacted", transactions),
+    (lose_deletes_of_writes, "durable", writes),
     (decide_otherwise, "transacted", transactions),
     (apply_again, "once", writes),
     (doubt_acknowledgements, "justified", writes),
@@ -692,6 +749,11 @@ BROKEN_IN_SMALL: list[tuple[Break, str, Shape]] = [
     (look_too_early, "durable", unwritten_visits),
     (keep_no_new_checkpoint, "justified", leasing_visits),
     (look_beside_the_bucket, "live", refused_visits),
+    (begin_late, "reliable", fetching_visits),
+    (stop_at_the_start, "reliable", fetching_visits),
+    (call_updates_inserts, "reliable", fetching_visits),
+    (ignore_pins, "justified", log_leasing_visits),
+    (ignore_pins, "justified", leased_scans),
 ]
 
 
@@ -709,8 +771,19 @@ def test_defect_is_found_in_a_small_world(
 @pytest.mark.parametrize(
     "shape",
     [
-        *(tails, held_tails, cut_tokens, cut_sessions, fetches, readers, images, transactions, writes),
-        *(unwritten_visits, leasing_visits, refused_visits),
+        *(
+            tails,
+            held_tails,
+            leased_scans,
+            cut_tokens,
+            cut_sessions,
+            fetches,
+            readers,
+            images,
+            transactions,
+            writes,
+        ),
+        *(unwritten_visits, leasing_visits, log_leasing_visits, fetching_visits, refused_visits),
     ],
     ids=lambda it: it.__name__,
 )

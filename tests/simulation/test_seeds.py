@@ -67,12 +67,14 @@ def test_seeds(first_seed: int, blocks: Blocks, counts: Counter[str]) -> None:
     assert [line_of(seed, found) for seed, found in simulated.violations.items()] == []
 
 
-@pytest.mark.parametrize("seed", [2091, 4554, *RARE_SEEDS])
+@pytest.mark.parametrize("seed", [2091, 4554, 90105, *RARE_SEEDS])
 def test_seeds_that_have_shown_something(seed: int) -> None:
     """2091, judged wrongly: a page by token is on its way for longer than the server keeps the snapshot behind it.
 
-    4554: a tail was parked inside a commit, and its log cut; a heartbeat told that place as its position. The others
-    have shown branches.
+    4554: a tail was parked inside a commit, and its log cut; a heartbeat told that place as its position.
+
+    90105, judged wrongly: a lease ends, since it keeps too much of the changelog, while the line of the scan that it is
+    for is silent; what it kept is gone when the scan goes on. The others have shown branches.
     """
     simulated = run_seeds(seed, 1)
     assert [line_of(seed, found) for seed, found in simulated.violations.items()] == []

@@ -215,9 +215,11 @@ def test_acknowledged_writes_are_in_the_log(case: Case) -> None:
     history = History()
     state = {row.key: row.cells for row in case.model.state(0, case.end)}
     rows: dict[Key, Row | None] = {key: state[key] for key in case.keys[:4]}
-    history.writes.append(WriteRecord("writer", rows, ((0, case.middle, case.end),)))
+    history.writes.append(WriteRecord("writer", rows, ((0, case.middle, case.end),), 2.5, 3.5))
     assert judge(history, case.model) == []
-    history.writes.append(WriteRecord("writer", {case.keys[0]: None}, ((0, case.middle, case.end),)))
+    history.writes.append(
+        WriteRecord("writer", {case.keys[0]: None}, ((0, case.middle, case.end),), 2.5, 3.5)
+    )
     assert {violation.validator for violation in judge(history, case.model)} == {"durable"}
 
 

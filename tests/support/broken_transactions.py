@@ -5,12 +5,18 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
+from scanner.server.transactions import completion
 from scanner.server.transactions.names import TransactionName
 from scanner.server.transactions.registry import Transactions
 from scanner.server.transactions.stage_writer import StageWriter
+from scanner.server.transactions.verification import share_pieces
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     import pytest
+
+    from scanner.storage.interface import Mutation
 
 
 def apply_all_attempts(patch: pytest.MonkeyPatch) -> None:
@@ -30,6 +36,17 @@ def lose_a_stage(patch: pytest.MonkeyPatch) -> None:
         return chosen(*arguments)[:-1]
 
     patch.setattr(TransactionName, "chosen", all_but_one)
+
+
+def lose_deletes(patch: pytest.MonkeyPatch) -> None:
+    """A bucket in which a version deletes, and puts nothing, is left as it is."""
+
+    def pieces(*arguments: Any) -> Iterator[Sequence[Mutation]]:
+        found = list(share_pieces(*arguments))
+        if any(each.row for piece in found for each in piece):
+            yield from found
+
+    patch.setattr(completion, "share_pieces", pieces)
 
 
 def decide_otherwise(patch: pytest.MonkeyPatch) -> None:
