@@ -22,7 +22,7 @@ This module knows no RocksDB, no trio and no Arrow.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from scanner.data.key_ranges import SplitWish
@@ -537,8 +537,12 @@ class Store(Protocol):
             StoreFailed: the disk refused.
         """
 
-    def drop_table(self, name: str) -> None:
+    def drop_table(self, name: str) -> Callable[[], None]:
         """Drop a table, its rows and its checkpoints; buckets, snapshots and scans are closed.
+
+        Returns:
+            Removes its files: to be called once. It may take long, and run beside whatever else is done. It raises
+            StoreFailed where the disk refuses; what it leaves goes at the next start.
 
         Raises:
             TableNotFound: no such table.

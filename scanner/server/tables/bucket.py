@@ -422,12 +422,8 @@ class ServedBucket:
                 scan.park()
         self.snapshots.close()
         self.storage_openings += 1
-
-        def reopen() -> None:
-            self._cut_off = False  # Nothing is left of it behind this, or storage has failed and says so.
-            self.storage.reopen(writable=writable)
-
-        await self._run_blocking(reopen)
+        await self._run_blocking(functools.partial(self.storage.reopen, writable=writable))
+        self._cut_off = False
         self.wake_tails()
 
     async def wait_room(self) -> None:

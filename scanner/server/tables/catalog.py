@@ -486,7 +486,7 @@ class Catalog:
             for bucket in buckets:
                 await bucket.retire(dropped)
             async with self._changing:
-                await self._run_blocking(functools.partial(self._store.drop_table, name))
+                remove = await self._run_blocking(functools.partial(self._store.drop_table, name))
         finally:
             # It may be gone though some of its files would not go; its name is free then.
             gone = not self.has(name, table_id)
@@ -502,6 +502,9 @@ class Catalog:
                 else:
                     for bucket in buckets:
                         bucket.serve_again()
+        # Nobody else would remove them before the next start.
+        with trio.CancelScope(shield=True):
+            await self._run_blocking(remove)
 
     def _require_few(self, tables: list[TableDescription], fresh: TableDescription) -> None:
         if any(each.name == fresh.name for each in tables):

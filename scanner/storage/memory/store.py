@@ -137,7 +137,7 @@ class MemoryStore:
         self.disk.tables[name] = after
         table.use(after)
 
-    def drop_table(self, name: str) -> None:
+    def drop_table(self, name: str) -> Callable[[], None]:
         """See `Store.drop_table`."""
         self._require_open()
         table = self._table(name)
@@ -145,8 +145,12 @@ class MemoryStore:
         table.close()
         table.contents.transactions.stages.clear()
         path = self.image_path(table.contents.table_id, 0)
-        if path is not None:
-            remove_images(path.parent)
+
+        def remove() -> None:
+            if path is not None:
+                remove_images(path.parent)
+
+        return remove
 
     def bucket(self, name: str, index: int) -> MemoryBucket:
         """See `Store.bucket`."""

@@ -76,7 +76,7 @@ from scanner.storage.rocksdb.table_directories import (
 from scanner.storage.rocksdb.transaction_files import RocksTransactionFiles
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     import pyarrow as pa
 
@@ -201,7 +201,7 @@ class RocksStore:
             raise
         self._tables[description.name] = table
 
-    def drop_table(self, name: str) -> None:
+    def drop_table(self, name: str) -> Callable[[], None]:
         """See `Store.drop_table`."""
         self._require_in_place()
         table = self._table(name)
@@ -226,8 +226,12 @@ class RocksStore:
                 raise
             table.close()
             del self._tables[name]
-        remove_dropped(marked)
-        remove_images(images_directory(self._path, table.entry.table_id))
+
+        def remove() -> None:
+            remove_dropped(marked)
+            remove_images(images_directory(self._path, table.entry.table_id))
+
+        return remove
 
     def add_column(self, name: str, column: pa.Field) -> None:
         """See `Store.add_column`."""

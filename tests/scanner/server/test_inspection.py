@@ -404,7 +404,7 @@ def test_leases_of_a_table_that_was_dropped_are_no_damage(data: Path) -> None:
     """A server that is killed within a drop forgets them at its next start, unless the table can come back."""
     keep(data, checkpoint_id=0, log_offset=220)
     with RocksStore.open(data) as store:
-        store.drop_table("items")
+        store.drop_table("items")()
     (found,) = inspected(data)
     assert found.severity is Severity.NOTE
     assert "items[0] as of offset 220, and that table was dropped; the next start forgets" in found.problem

@@ -230,7 +230,7 @@ def test_what_is_not_there_is_refused_by_name(store: Store) -> None:
     with pytest.raises(TableNotFound):
         store.bucket("nothing", 0)
     with pytest.raises(TableNotFound):
-        store.drop_table("nothing")
+        store.drop_table("nothing")()
     for index in (-1, 2):
         with pytest.raises(BucketNotFound, match="0 to 1"):
             store.bucket("items", index)
@@ -260,7 +260,7 @@ def test_dropping_a_table_ends_its_scans_with_an_error(store: Store) -> None:
     bucket.commit([puts((number, "x") for number in range(10))])
     scan = bucket.open_snapshot().scan()
     scan.read(1, 1)
-    store.drop_table("items")
+    store.drop_table("items")()
     with pytest.raises(StoreClosed):
         scan.read(1, 1)
     with pytest.raises(StoreClosed):
@@ -297,7 +297,7 @@ def test_the_log_replays_to_the_rows_at_every_commit(
 ) -> None:
     """Whatever is written, folding the log gives the state a scan gives, now and at each earlier commit."""
     if any(table.name == "fresh" for table in store.tables()):
-        store.drop_table("fresh")
+        store.drop_table("fresh")()
     store.create_table(TableDescription("fresh", ITEMS.schema, ITEMS.primary_key, 1))
     bucket = store.bucket("fresh", 0)
     model: dict[int, str] = {}

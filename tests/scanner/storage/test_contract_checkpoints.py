@@ -110,7 +110,7 @@ def test_checkpoints_end_with_their_table(
     snapshot = store.open_checkpoint("items", 0, checkpoint.checkpoint_id)
     scan = snapshot.scan()
     if ending == "drop":
-        store.drop_table("items")
+        store.drop_table("items")()
     else:
         store.close()
     for ask in (lambda: scan.read(1, 1), snapshot.scan):
@@ -125,7 +125,7 @@ def test_checkpoints_end_with_their_table(
 def test_a_checkpoint_of_another_table_is_not_touched(store: Store) -> None:
     """Who means a table that was dropped is told so: the new one of its name has checkpoints of the same ids."""
     old_id = store.table_id("items")
-    store.drop_table("items")
+    store.drop_table("items")()
     store.create_table(ITEMS)
     checkpoint = store.create_checkpoint("items", 0)
     for call in (store.open_checkpoint, store.drop_checkpoint):
@@ -162,7 +162,7 @@ def test_a_table_id_is_of_one_table_for_ever(store: Store, restart: Callable[[St
     first = store.table_id("items")
     store = restart(store)
     assert store.table_id("items") == first
-    store.drop_table("items")
+    store.drop_table("items")()
     with pytest.raises(TableNotFound):
         store.table_id("items")
     store = restart(store)

@@ -125,7 +125,7 @@ def test_the_end_of_the_bucket_ends_its_snapshots(store: Store, ending: str) -> 
     snapshot = bucket.open_snapshot()
     scan = snapshot.scan()
     if ending == "drop":
-        store.drop_table("items")
+        store.drop_table("items")()
     else:
         store.close()
     for ask in (lambda: scan.read(1, 1), snapshot.scan, bucket.open_snapshot):

@@ -153,7 +153,7 @@ def test_a_dropped_table_takes_its_transactions_along(store: Store) -> None:
     files = store.transaction_files("items")
     write_stage(files, KEY, {0: [put(1, "a")]})
     files.write_decision("load", b"x")
-    store.drop_table("items")
+    store.drop_table("items")()
     with pytest.raises(TableNotFound):
         store.transaction_files("items")
     store.create_table(ITEMS)

@@ -804,7 +804,7 @@ async def test_a_bucket_whose_table_is_being_dropped_says_so(tmp_path: Path) -> 
             store.bucket("items", 0).suspend(leaving=True)
             with pytest.raises(TableNotFound, match="was dropped"):
                 await catalog.bucket(table, 0)
-            store.drop_table("items")
+            store.drop_table("items")()
             with pytest.raises(TableNotFound, match="was dropped"):
                 await catalog.bucket(table, 0)
             nursery.cancel_scope.cancel()

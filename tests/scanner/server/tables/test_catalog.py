@@ -19,6 +19,7 @@ from scanner.server.tables.catalog import Catalog
 from scanner.storage.memory.store import MemoryStore
 from scanner.storage.rocksdb.opening import BucketOpener
 from scanner.storage.rocksdb.store import RocksStore
+from scanner.storage.rocksdb.table_directories import remove_dropped
 from scanner.tasks import in_thread, inline
 from tests.scanner.server.tables.test_bucket import open_source
 from tests.support.scans import description
@@ -86,6 +87,42 @@ async def test_other_tables_wait_for_no_drop() -> None:
         with pytest.raises(TableNotFound):
             await catalog.table("dropped", 0)
         assert [each.name for each in await catalog.descriptions()] == ["changed", "dropped", "fresh"]
+
+
+@pytest.mark.rocks
+async def test_other_tables_wait_for_no_removal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the files of a large table."""
+    removing, go_on = trio.Event(), threading.Event()
+
+    def remove_slowly(marked: list[Path]) -> None:
+        trio.from_thread.run_sync(removing.set)
+        go_on.wait()
+        remove_dropped(marked)
+
+    with RocksStore.open(tmp_path) as store:
+        tables(store, "dropped", "gone")
+        monkeypatch.setattr("scanner.storage.rocksdb.store.remove_dropped", remove_slowly)
+        async with trio.open_nursery() as nursery:
+            catalog = Catalog(store, ScannerConfig(), nursery, in_thread)
+            nursery.start_soon(catalog.drop, "dropped")
+            await removing.wait()
+            await catalog.create(description("fresh"))
+            assert [each.name for each in await catalog.descriptions()] == ["fresh", "gone"]
+            monkeypatch.setattr("scanner.storage.rocksdb.store.remove_dropped", remove_dropped)
+            await catalog.drop("gone")
+            go_on.set()
+        assert len(list((tmp_path / "tables").iterdir())) == 1
+
+
+@pytest.mark.rocks
+async def test_who_gives_a_drop_up_leaves_no_files(tmp_path: Path) -> None:
+    """Once the table is gone nobody else would remove them before the next start."""
+    with RocksStore.open(tmp_path) as store:
+        tables(store, "dropped")
+        async with trio.open_nursery() as nursery:
+            catalog = Catalog(store, ScannerConfig(), nursery, inline)
+            await catalog.drop("dropped", when_gone=nursery.cancel_scope.cancel)
+        assert list((tmp_path / "tables").iterdir()) == []
 
 
 class Held:

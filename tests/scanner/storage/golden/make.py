@@ -38,7 +38,7 @@ def make(data: Path) -> dict[str, Any]:
         load_token_keys(store)
         store.create_table(TABLE)
         store.create_table(TableDescription("dropped", TABLE.schema, TABLE.primary_key, 1))
-        store.drop_table("dropped")
+        store.drop_table("dropped")()
         bucket = store.bucket("items", 0)
         bucket.commit([_puts(store, range(100)), _puts(store, range(50, 60), "changed")])
         store.create_checkpoint("items", 0)

@@ -41,7 +41,7 @@ def data(tmp_path: Path) -> Path:
     with RocksStore.open(path) as store:
         store.create_table(one_bucket("items"))
         store.create_table(one_bucket("dropped"))
-        store.drop_table("dropped")
+        store.drop_table("dropped")()
         bucket = store.bucket("items", 0)
         bucket.commit([puts((number, f"text {number}") for number in range(1000))])
         bucket.commit([[delete(number) for number in range(100)]])

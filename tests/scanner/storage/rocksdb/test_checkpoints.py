@@ -216,7 +216,7 @@ def test_a_dropped_table_leaves_no_checkpoint_on_disk(tmp_path: Path) -> None:
     with _store(tmp_path) as store:
         store.create_checkpoint("items", 0)
         store.create_checkpoint("items", 1)
-        store.drop_table("items")
+        store.drop_table("items")()
         assert list(tmp_path.glob("checkpoints/*")) == []
 
 

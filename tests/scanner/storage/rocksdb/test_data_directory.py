@@ -118,7 +118,7 @@ def test_what_others_put_into_a_table_outlives_its_drop(
     make_tables(tmp_path, "one")
     (tmp_path / "tables" / "000000" / "notes.txt").write_text("mine")
     with RocksStore.open(tmp_path) as store:
-        store.drop_table("one")
+        store.drop_table("one")()
     assert (tmp_path / "tables" / "000000.dropped" / "notes.txt").read_text() == "mine"
     assert "because others put notes.txt into it" in caplog.text
     assert rows_by_table(tmp_path) == {}
@@ -145,8 +145,8 @@ def test_a_table_that_is_a_link_is_dropped(tmp_path: Path) -> None:
         (tables / name).symlink_to(tmp_path / name)
     shutil.rmtree(tmp_path / "000001")
     with RocksStore.open(tmp_path / "data") as store:
-        store.drop_table("one")
-        store.drop_table("two")
+        store.drop_table("one")()
+        store.drop_table("two")()
     assert names_in(tables) == names_in(tmp_path / "000000") == []
 
 
@@ -208,7 +208,7 @@ def test_a_table_that_is_not_the_catalogs_is_refused_alone(
     with RocksStore.open(tmp_path) as store:
         for act in (
             lambda: store.bucket("one", 0),
-            lambda: store.drop_table("one"),
+            lambda: store.drop_table("one")(),
             lambda: store.add_column("one", pa.field("x", pa.int8())),
         ):
             with pytest.raises(
@@ -228,7 +228,7 @@ def test_a_table_whose_directory_cannot_be_looked_at_is_refused_alone(tmp_path: 
     directory.rename(elsewhere)
     directory.symlink_to("x" * 300)
     with RocksStore.open(tmp_path) as store:
-        for act in (lambda: store.bucket("one", 0), lambda: store.drop_table("one")):
+        for act in (lambda: store.bucket("one", 0), lambda: store.drop_table("one")()):
             with pytest.raises(StoreFailed, match="000000: File name too long"):
                 act()
         assert contents(store.bucket("two", 0)) == {1: "two"}
@@ -242,7 +242,7 @@ def test_a_table_whose_directory_is_gone_can_be_dropped(tmp_path: Path) -> None:
     make_tables(tmp_path, "one")
     shutil.rmtree(tmp_path / "tables" / "000000")
     with RocksStore.open(tmp_path) as store:
-        store.drop_table("one")
+        store.drop_table("one")()
     assert rows_by_table(tmp_path) == {}
 
 

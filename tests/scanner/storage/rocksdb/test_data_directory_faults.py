@@ -46,7 +46,7 @@ def test_wherever_it_stops_no_table_is_lost(tmp_path: Path, act: str, kill: bool
                 if act == "create":
                     store.create_table(one_bucket("it"))
                 elif act == "drop":
-                    store.drop_table("it")
+                    store.drop_table("it")()
                 else:
                     store.add_column("it", pa.field("more", pa.int8()))
             except ScannerError as error:
@@ -78,7 +78,7 @@ def test_wherever_it_stops_no_table_is_lost(tmp_path: Path, act: str, kill: bool
                 if act == "create":
                     assert again.table_id("it") not in ids
                     ids.add(again.table_id("it"))
-                again.drop_table("it")
+                again.drop_table("it")()
     assert at > 5
 
 
@@ -124,7 +124,7 @@ def test_random_histories_lose_nothing(
                         store.create_table(one_bucket(name))
                     elif act == "drop" and name in before:
                         maybe_dropped.add(unique[name])
-                        store.drop_table(name)
+                        store.drop_table(name)()
                     elif act == "write" and name in before:
                         store.bucket(name, 0).commit([[put(2 + number, name)]])
                     elif act == "add column" and name in before:
@@ -195,7 +195,7 @@ def test_nobody_opens_a_bucket_that_is_being_dropped(tmp_path: Path, monkeypatch
         with monkeypatch.context() as patch:
             patch.setattr("scanner.storage.rocksdb.store.mark_dropping", mark)
             with pytest.raises(StoreFailed, match="refused"):
-                store.drop_table("it")
+                store.drop_table("it")()
         bucket.open_reader().close()
-        store.drop_table("it")
+        store.drop_table("it")()
     assert "is being dropped" in seen[0]

@@ -235,14 +235,14 @@ def test_dropping_a_table_frees_its_files_and_its_name(tmp_path: Path) -> None:
     """Nothing is left of a dropped table, now and after a restart, and its id is not used again."""
     with RocksStore.open(tmp_path) as store:
         store.create_table(ITEMS)
-        store.drop_table("items")
+        store.drop_table("items")()
         assert list((tmp_path / "tables").iterdir()) == []
         store.create_table(ITEMS)
         assert [path.name for path in (tmp_path / "tables").iterdir()] == ["000001"]
         assert list((tmp_path / "tables" / "000001").glob("*~")) == []
     with RocksStore.open(tmp_path) as store:
         assert store.tables() == [ITEMS]
-        store.drop_table("items")
+        store.drop_table("items")()
     catalog = load_catalog(tmp_path)
     assert catalog is not None
     assert catalog.next_table_id == 2
@@ -261,7 +261,7 @@ def test_tables_are_listed_while_another_thread_drops_one(tmp_path: Path) -> Non
 
             @property
             def description(self) -> TableDescription:
-                store.drop_table("second")
+                store.drop_table("second")()
                 table.entry = entry
                 return entry.description
 
@@ -605,7 +605,7 @@ def test_two_stores_do_not_replace_each_others_catalog(tmp_path: Path) -> None:
             second.create_table(replace(ITEMS, name="second"))
             acts: tuple[Callable[[], object], ...] = (
                 lambda: first.create_table(replace(ITEMS, name="first")),
-                lambda: first.drop_table("items"),
+                lambda: first.drop_table("items")(),
                 lambda: first.write_document("leases.json", b"{}"),
             )
             for act in acts:

@@ -30,7 +30,7 @@ _STAGE = StageKey("load", 1, 0, 0, 1, 0, bytes(16))
 ACTS: dict[str, Callable[[RocksStore], object]] = {
     "create_table": lambda store: store.create_table(one_bucket("new")),
     "add_column": lambda store: store.add_column("it", pa.field("more", pa.int8())),
-    "drop_table": lambda store: store.drop_table("it"),
+    "drop_table": lambda store: store.drop_table("it")(),
     "write_document": lambda store: store.write_document("notes", b"x"),
     "create_checkpoint": lambda store: store.create_checkpoint("it", 0),
     "drop_checkpoint": lambda store: store.drop_checkpoint("it", 0, 0),
