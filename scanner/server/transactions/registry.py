@@ -555,6 +555,7 @@ class Transactions:
                 done = replace(decision, shares=shares)
                 await self._write(table, done)
             name.decision = done
+            name.used_ms = self._now_ms()  # Who waits for it may lose the answer, and ask again.
             table.gate.applied(name.text)
             await self._drop_superseded(name)
 

@@ -737,7 +737,7 @@ async def test_what_is_staged_before_an_unwritten_table_goes_keeps_it() -> None:
 
     async def stage_behind(function: Callable[[], T]) -> T:
         result = function()
-        if looking and not (isinstance(function, functools.partial) and function.func == store.drop_table):
+        if looking and catalog.has("t", 0):
             await stage_row(transactions, store, _key("load", 1))
             staged.extend(store.transaction_files("t").stages())
         return result
@@ -948,6 +948,32 @@ async def test_names_that_are_over_make_room() -> None:
         with pytest.raises(TooManyTransactions):
             await save("once:9")
         assert not (await transactions.publish(_key("once:8", 0), {})).decided
+
+
+@pytest.mark.parametrize(("hours", "by"), [(2, "a sweep"), (0.1, "another name")])
+async def test_a_name_whose_version_was_applied_just_now_is_in_use(
+    monkeypatch: pytest.MonkeyPatch, hours: float, by: str
+) -> None:
+    """However long that took: who has not got the answer publishes again, and is told that it was decided."""
+    clock, store = _Clock(), new_store()
+    apply_share = completion.Applier._apply_share
+
+    async def apply_for_long(*arguments: Any) -> Any:
+        clock.hours += hours
+        return await apply_share(*arguments)
+
+    async with trio.open_nursery() as nursery:
+        transactions = await load(store, nursery, clock, ScannerConfig(transaction_names_max=1))
+        await stage_row(transactions, store, _key("once:a", 0))
+        with monkeypatch.context() as patch:
+            patch.setattr(completion.Applier, "_apply_share", apply_for_long)
+            await transactions.publish(_key("once:a", 0), {0: 0})
+        if by == "a sweep":
+            await transactions.sweep()
+        else:
+            with pytest.raises(TooManyTransactions):
+                await stage_row(transactions, store, _key("once:b", 0))
+        assert not (await transactions.publish(_key("once:a", 0), {0: 0})).decided
 
 
 async def test_a_name_that_made_room_during_a_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
