@@ -236,9 +236,10 @@ def _parsed(message: Buffer | None, *expected: str, bytes_max: int | None = None
         raise ArgumentInvalid("a stage ended before its finish; nothing was kept")
     require_few_fields(message, inside=pb.StageRequest.ROWS_FIELD_NUMBER)
     request = parse_request(pb.StageRequest, message, bytes_max)
-    if request.WhichOneof("request") not in expected:
+    kind = request.WhichOneof("request")
+    if kind not in expected:
         raise ArgumentInvalid(
-            f"a stage is open, rows, finish, in this order; {request.WhichOneof('request')} came too early or too late"
+            f"a stage is open, rows, finish, in this order; {kind or 'an empty request'} came too early or too late"
         )
     return request
 

@@ -1363,6 +1363,25 @@ async def test_a_stage_that_goes_on_behind_its_finish_is_refused(behind: str) ->
         assert sum(each.stages for each in await table.transactions()) == 0
 
 
+@pytest.mark.parametrize(
+    ("request_", "named"),
+    [(pb.StageRequest(), "an empty request"), (pb.StageRequest(finish=pb.StageFinish()), "finish")],
+    ids=["empty", "finish"],
+)
+async def test_a_stage_that_begins_with_something_else_is_refused(
+    request_: pb.StageRequest, named: str
+) -> None:
+    """The error names what came instead of the opening, also where that is nothing this server knows."""
+    async with (
+        open_client(MemoryStore()) as (_, server),
+        transport.connect(server.host, server.port) as connection,
+        connection.open_stream(methods.STAGE) as stream,
+    ):
+        await stream.send(request_.SerializeToString())
+        with pytest.raises(CallFailed, match=f"; {named} came too early"):
+            await stream.receive()
+
+
 async def send_stage(
     server: Server, version: pb.TransactionVersion, *pieces: dict[int, str | None]
 ) -> pb.StageResponse:
