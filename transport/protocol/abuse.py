@@ -26,7 +26,8 @@ class Cost(enum.Enum):
     PING = enum.auto()
     SETTINGS = enum.auto()
     RESET = enum.auto()
-    """A stream reset by the peer before we answered, or by us for the peer's fault (CVE-2023-44487, CVE-2025-8671)."""
+    """A stream reset by the peer at once, before we answered, or by us for the peer's fault (CVE-2023-44487,
+    CVE-2025-8671)."""
     IGNORED = enum.auto()
     """PRIORITY, unknown frames, and resets of streams that are over."""
     EMPTY_DATA = enum.auto()

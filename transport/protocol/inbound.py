@@ -35,6 +35,8 @@ _REFUSED_BODY_BYTES_MAX: Final = 64 * 1024
 """A request that is no call is answered when it is complete, or when it is longer than this."""
 _SETTINGS_MAX: Final = 64
 """Entries of one SETTINGS frame; real clients send up to 8."""
+_RAPID_RESET_NS: Final = 500_000_000
+"""A call that is reset when it is younger than this, and not answered, costs its peer a reset."""
 
 
 class Inbound:
@@ -244,8 +246,11 @@ class Inbound:
                 if not self._client:
                     self._events.add(ResetLate(stream_id))
             return
-        # A call may be cancelled at any time once we began to answer, and a server resets only what its client opened.
-        if not self._client and not stream.headers_sent:
+        # A call may be cancelled at any time once we began to answer, or when it has waited, as until its deadline: of
+        # those, with what still runs after a reset, there are no more than may be open. A server resets only what its
+        # client opened.
+        rapid = stream.stalls.lifetime_ns(self._clock.now) < _RAPID_RESET_NS
+        if rapid and not self._client and not stream.headers_sent:
             self._budgets.spend_untrusted(Cost.RESET)
         self._peer_events.reset(stream, int.from_bytes(frame[9:13], "big"))
 

@@ -125,6 +125,21 @@ def test_client_that_cancels_at_leisure_is_left_alone() -> None:
     assert not peer.failed
 
 
+@pytest.mark.parametrize(("deadline_s", "attack"), [(0.5, False), (0.4, True)])
+def test_calls_that_end_by_their_deadlines_are_no_attack(deadline_s: float, attack: bool) -> None:
+    """All calls that may be open wait until their deadline, again and again; a deadline that is too short ends it."""
+    peer = Peer()
+    for turn in range(10):
+        stream_ids = range(2_000 * turn + 1, 2_000 * turn + 2_001, 2)
+        peer.send(*(wire.headers(stream_id) for stream_id in stream_ids))
+        assert len(peer.core.streams) == len(stream_ids)
+        peer.now += deadline_s
+        peer.send(*(wire.reset(stream_id) for stream_id in stream_ids))
+        if peer.core.shutdown.failure is not None:
+            break
+    assert peer.failed == attack
+
+
 def test_server_that_ends_many_open_calls_is_left_alone() -> None:
     """A server resets each call that it answers before the client's end; no number of them is too many."""
     pair = Pair()
