@@ -8,6 +8,7 @@ the first request that fails none are sent.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -125,11 +126,11 @@ class TablesService:
     def drain(self, error: ScannerError) -> None:
         """Have each write stream, also those to come, end with an error where its client is silent for a second.
 
-        Such a writer has nothing to write for the moment, and may be silent for hours.
+        If it has all its answers: such a writer has nothing to write for the moment, and may be silent for hours.
         """
         self._drained_by = error
         for wait in self._waits:
-            wait.deadline = trio.current_time() + _DRAINED_SILENCE_S
+            wait.cancel()
 
     @property
     def write_queue_bytes(self) -> int:
@@ -309,19 +310,19 @@ class TablesService:
 
     async def _next_request(self, stream: ServerStream) -> Any:
         while True:
-            arrived_bytes = stream.arrived_bytes
-            with trio.CancelScope() as wait:
-                if self._drained_by is not None:
-                    wait.deadline = trio.current_time() + _DRAINED_SILENCE_S
+            moved, drained_by = (stream.arrived_bytes, stream.messages_sent), self._drained_by
+            silence_s = math.inf if drained_by is None else _DRAINED_SILENCE_S
+            with trio.move_on_after(silence_s) as wait:
                 self._waits.add(wait)
                 try:
                     return await stream.receive()
                 finally:
                     self._waits.discard(wait)
-            assert self._drained_by is not None
-            if stream.arrived_bytes == arrived_bytes:  # Else a part of a request has come.
+            if drained_by is None or stream.messages_sent < stream.messages_received:
+                continue  # The drain has begun just now, or the client waits for an answer.
+            if (stream.arrived_bytes, stream.messages_sent) == moved:
                 # An error of its own: the frames of what others have raised are of tasks that still run.
-                raise self._drained_by.reworded(self._drained_by.message)
+                raise drained_by.reworded(drained_by.message)
 
     @staticmethod
     async def _respond(stream: ServerStream, answers: trio.MemoryReceiveChannel[_Answer]) -> None:

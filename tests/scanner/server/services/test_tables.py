@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 import gc
 import itertools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 from unittest.mock import ANY
 
 import pyarrow as pa
@@ -41,6 +41,7 @@ from scanner.server.services.tables import TablesService
 from scanner.storage.memory.store import MemoryStore
 from scanner.tasks import inline
 from scanner.wire.tables import description_from_proto, description_to_proto
+from tests.support.conformance import open_virtual_items
 from tests.support.scans import (
     SCHEMA,
     SMALL,
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
     from transport import ServerStream
 
 pytestmark = pytest.mark.socket
+T = TypeVar("T")
 
 BUCKETS = 3
 WRITER = bytes(range(16))
@@ -669,3 +671,25 @@ async def test_a_drain_waits_for_rows_and_not_for_silence(autojump_clock: trio.a
             await trio.sleep_forever()
         assert await server.drain(20)
     assert [type(each) for each in ended] == [Draining, tables_pb2.WriteResponse]
+
+
+async def test_a_drain_waits_for_a_writer_that_waits_for_its_answer(autojump_clock: trio.abc.Clock) -> None:
+    """Also for what it sends soon after that: it was silent because the disk is slow."""
+
+    async def slowly(function: Callable[[], T]) -> T:
+        with trio.move_on_after(5.3):
+            await trio.sleep_forever()
+        return await inline(function)
+
+    async with open_virtual_items(0, run_blocking=slowly) as items, trio.open_nursery() as nursery:
+        async with items.raw.open_stream(TABLES + "Write") as stream:
+            await stream.send(write_request(sample([1])))
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.start_soon(items.server.drain, 50)
+            assert await stream.receive() is not None
+            with trio.move_on_after(0.7):  # Past the end of the second in which the answer came.
+                await trio.sleep_forever()
+            await stream.send(write_request(sample([2])))
+            assert await stream.receive() is not None
+            await stream.send_end()
+            assert await stream.receive() is None
