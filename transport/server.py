@@ -352,6 +352,7 @@ async def _admit(
             if room:
                 await serve_one(stream)
             else:
+                _log.info("connection of %s turned away: too many connections", _peer_name(stream))
                 await server.admission.turn_away(stream, secured=secured)
     except Exception:
         # A defect of ours, found by one peer, must not end the connections of the others.

@@ -518,9 +518,10 @@ async def test_want_of_descriptors_is_one_line(
 
 
 async def test_a_connection_too_many_is_told_so_behind_its_first_call(
-    autojump_clock: trio.testing.MockClock,
+    autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its call was not processed, and it takes nobody's room, however long its end is waited for."""
+    """Its call was not processed, it takes nobody's room while its end is waited for, and the log has a line."""
+    caplog.set_level(logging.INFO, "weir.transport")
     network = Network(lambda _connection, _fault: None)
     config = TransportConfig(connections_max=1)
     async with serve({"/echo": echo}, listener=network.listen(), config=config) as server:
@@ -539,3 +540,4 @@ async def test_a_connection_too_many_is_told_so_behind_its_first_call(
         )
         assert await silent[-1].receive_some() == b""
         assert server.admission.turned_away == 202
+    assert sum("too many connections" in line for line in caplog.messages) == 202
