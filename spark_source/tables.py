@@ -14,6 +14,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession, functions
 
@@ -248,12 +249,24 @@ def _text(option: str, value: object) -> str:
     Raises:
         SourceOptionError: It is, or has in it, octets, which Python writes as no type of a key is written.
     """
+    value = _python(value)
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, list | tuple):
+    if isinstance(value, list):
         return json.dumps(value, default=lambda each: _text(option, each))
     if isinstance(value, bytes | bytearray):
         raise SourceOptionError(
             option, None, f"option {option!r} is text: write octets in hexadecimal digits"
         )
     return str(value)
+
+
+def _python(value: object) -> object:
+    """The numbers of numpy as Python's, and its arrays as lists, since its own text of them is rounded."""
+    if isinstance(value, np.ndarray) and not value.ndim:
+        value = value[()]
+    if isinstance(value, list | tuple | np.ndarray):
+        return [_python(each) for each in value]
+    if isinstance(value, np.bool_ | np.number) and not isinstance(value, np.timedelta64 | np.longdouble):
+        return value.item()
+    return value

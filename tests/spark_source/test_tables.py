@@ -6,6 +6,7 @@ import datetime
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
@@ -116,12 +117,26 @@ def test_sizes_as_spark_writes_them(text: str, size: int) -> None:
 
 
 def test_options_of_python(spark: SparkSession, server: RunningServer) -> None:
-    """None is left out, as Spark's own `options` does; as text it may be a key. A day in a list is text."""
+    """None is left out, as Spark's own `options` does; as text it may be a key. A day in a list is text.
+
+    No digit of numpy's numbers is lost.
+    """
     read = orders(spark, server, keyFrom=None, readChanges=None, splits=None, statistics=True)
     assert read.options == {"endpoint": server.endpoint, "table": "Orders", "statistics": "true"}
     days = orders(spark, server, keyFrom=(datetime.date(2013, 7, 1), True, 5))
     assert days.options["keyFrom"] == '["2013-07-01", true, 5]'
-    for octets in (b"JFK", [1, b"JFK"]):
+    for value, text in (
+        ([np.int64(3), np.str_("JFK"), np.True_], '[3, "JFK", true]'),
+        (np.bool_(False), "false"),
+        (np.float32(0.1), "0.10000000149011612"),
+        (np.array([0.1234567891, 2]), "[0.1234567891, 2.0]"),
+        (np.array([20, 19], "M8[D]"), '["1970-01-21", "1970-01-20"]'),
+        (np.array(7), "7"),
+        (np.longdouble(7.5), "7.5"),
+        (np.timedelta64(3, "ns"), "3 nanoseconds"),
+    ):
+        assert orders(spark, server, keyFrom=value).options["keyFrom"] == text
+    for octets in (b"JFK", [1, b"JFK"], np.array([b"JFK"])):
         with pytest.raises(SourceOptionError, match="option 'keyTo' is text: write octets in hexadecimal"):
             orders(spark, server, keyTo=octets)
 
