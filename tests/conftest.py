@@ -95,7 +95,6 @@ _counts: Counter[str] = Counter()
 _TOLD = {
     "scans were cut at {} places, and resumed {} times": ("cuts", "resumes"),
     "simulated: {} seeds, {} scans": ("seeds", "simulated scans"),
-    "rare happenings that have moved to other seeds (tests/simulation/rare.py): {}": ("moved",),
 }
 
 

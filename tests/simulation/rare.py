@@ -1,4 +1,7 @@
-"""Seeds in which something rare happens, mostly a race of two tasks, and what that is."""
+"""Seeds in which something rare happens, mostly a race of two tasks, and what that is.
+
+`python -m tools.find_rare` finds others where the turns of the product have changed.
+"""
 
 from __future__ import annotations
 

@@ -15,13 +15,13 @@ from bench.simulation import workload
 from bench.simulation.workload import HOLD_S, Holds, StrikeKind, Workload
 from bench.simulation.world import simulate
 from tests.simulation.rare import RARE
-from tests.support.happenings import seeing
+from tests.support.happenings import Happening, seeing
 from tests.support.nightly import everyday
 
 SEEDS = everyday(range(255, 330), nightly=range(COVERING_SEEDS))
 """Seventy-five in a row in which all that can happen does; `python -m bench simulate` runs any number of others."""
-OTHER_SEEDS = range(400)
-"""In which something rare is searched that does not happen any more where it did."""
+MOVED_SHARE = 3
+"""So much of what is rare may not happen any more in the seeds that are there for it, as one in so many."""
 BLOCK_SEEDS = 25
 """Of one test: none takes longer than some tens of seconds on a busy machine."""
 OBJECTS_MAX = 2_000
@@ -82,26 +82,29 @@ def test_seeds_that_have_shown_something(seed: int) -> None:
     assert [line_of(seed, found) for seed, found in simulated.violations.items()] == []
 
 
-@pytest.mark.parametrize("seed", RARE)
-def test_rare_happenings(seed: int, counts: Counter[str]) -> None:
-    """What the seed is for happens in it, and nothing is wrong.
+@pytest.fixture(scope="module")
+def seen_rarely() -> dict[int, set[Happening]]:
+    """By seed, what was seen of what it is for."""
+    return {}
 
-    Once the product takes other turns it happens elsewhere. Then other seeds are searched, which takes long, until the
-    one is exchanged: the last lines of a run say how many, and `-rP` says which.
+
+@pytest.mark.parametrize("seed", RARE)
+def test_rare_happenings(seed: int, seen_rarely: dict[int, set[Happening]]) -> None:
+    """Nothing is wrong in a seed that is there for something rare; it is noted whether that still happens in it."""
+    with seeing(happening.place for happening in RARE[seed].values()) as seen:
+        simulated = run_seeds(seed, 1)
+    seen_rarely[seed] = seen
+    assert [line_of(seed, found) for seed, found in simulated.violations.items()] == []
+
+
+def test_what_is_rare_has_happened(seen_rarely: dict[int, set[Happening]]) -> None:
+    """Most of it, in the seeds that are there for it: some has moved whenever the product takes other turns.
+
+    `python -m tools.find_rare` says which other seeds have it.
     """
-    missing = dict(RARE[seed])
-    for each in (seed, *OTHER_SEEDS):
-        with seeing(happening.place for happening in missing.values()) as seen:
-            simulated = run_seeds(each, 1)
-        assert [line_of(each, found) for each, found in simulated.violations.items()] == []
-        for what in [what for what, happening in missing.items() if happening in seen]:
-            del missing[what]
-            if each != seed:
-                print(f"not in seed {seed}, but in {each}: {what}")
-                counts["moved"] += 1
-        if not missing:
-            return
-    pytest.fail(f"in none of the seeds: {', '.join(missing)}")
+    due = [(seed, what) for seed in seen_rarely for what in RARE[seed]]
+    moved = [(seed, what) for seed, what in due if RARE[seed][what] not in seen_rarely[seed]]
+    assert len(moved) <= len(due) // MOVED_SHARE or len(seen_rarely) < len(RARE)
 
 
 def test_a_position_whose_write_failed_is_not_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -105,7 +105,9 @@ async def test_a_table_that_may_be_there(tmp_path: Path) -> None:
         assert (await again.new_scan().to_arrow()).num_rows == 3
         with pytest.raises(scanner.SchemaMismatch, match="exists with other columns: k int64 not null"):
             await client.create_table("a", SCHEMA.append(pa.field("z", pa.int8())), ["k"], 2, exist_ok=True)
-        with pytest.raises(scanner.TableExists, match=f"exists with the primary key k, not {SCHEMA.names[1]};"):
+        with pytest.raises(
+            scanner.TableExists, match=f"exists with the primary key k, not {SCHEMA.names[1]};"
+        ):
             await client.create_table("a", SCHEMA, [SCHEMA.names[1]], 2, exist_ok=True)
         with pytest.raises(scanner.TableExists, match="exists with the bucket count 2, not 3"):
             await client.create_table("a", SCHEMA, ["k"], 3, exist_ok=True)

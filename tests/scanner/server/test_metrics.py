@@ -115,7 +115,11 @@ async def test_files_for_operators_name_metrics_that_exist(name: str) -> None:
     """An alert on a metric that is gone would never fire."""
     text = (PAGE.with_suffix("") / name).read_text(encoding="utf-8")
     asked = set(re.findall(r"\b((?:weir|process)_\w+)", text))
-    there = {*kinds_of(await collected()), "weir_commit_seconds_bucket", "weir_certificate_expiry_timestamp_seconds"}
+    there = {
+        *kinds_of(await collected()),
+        "weir_commit_seconds_bucket",
+        "weir_certificate_expiry_timestamp_seconds",
+    }
     assert asked
     assert asked <= there
     if name.endswith(".json"):
