@@ -161,7 +161,7 @@ class Catalog:
         """Awaited when a table was dropped, before the call returns."""
         self._tables: dict[str, ServedTable] = {}
         self._changing = trio.Lock()
-        """Held while storage creates or changes a table, or removes one that nobody uses any more."""
+        """Held while storage creates or changes a table, or drops one that nobody uses any more."""
         self._locks = weakref.WeakValueDictionary[str, trio.Lock]()
         """By name of a table, those that are held or waited for: taken before `_changing`, and one at a time."""
         self._openings = trio.Semaphore(_OPENINGS_MAX)
@@ -433,7 +433,8 @@ class Catalog:
             StoreFailed: The disk refused; the table is served again, if it is still there.
 
         Waits:
-            Until its scans are closed and its commits are done, then for the disk.
+            Until its scans are closed and its commits are done, of a large share of a transaction the piece that is
+            being written, then for the disk.
 
         Cancellation:
             The table may be left without its scans, and still be there; dropping it again is fine.
