@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from scanner.data.changes import ChangeRange
@@ -81,6 +81,7 @@ def test_a_row_batch_of_protobuf_is_read(
 
 
 @given(uint64, st.integers(1, 100_000), uint32, st.integers(0, 70_000))
+@example(2**64 - 1, 1, 3, 98)  # A shorter number, and more padding.
 def test_the_payload_is_aligned_and_the_overhead_known(
     ordinal: int, count: int, crc32c: int, size: int
 ) -> None:

@@ -335,6 +335,18 @@ def test_drain_has_two_phases() -> None:
     assert "NO_ERROR" in str(pair.client.shutdown.failure)
 
 
+def test_the_answer_to_an_earlier_ping_ends_no_grace() -> None:
+    """It was on its way before the first GOAWAY came: the peer may still open calls, and all of them are taken."""
+    peer = Peer()
+    peer.request(1)
+    peer.core.shutdown.drain()
+    (ping,) = wire.only(wire.parse(sent(peer.core)), wire.PING)
+    assert not wire.only(peer.send(wire.ping(b"earlier.", ack=True)), wire.GOAWAY)
+    peer.request(3)
+    (last,) = wire.only(peer.send(wire.ping(ping.payload, ack=True)), wire.GOAWAY)
+    assert last.number == 3
+
+
 def test_last_goaway_is_said_once() -> None:
     """The GOAWAY with the last stream goes out once, however often the peer acknowledges the PING before it."""
     peer = Peer()

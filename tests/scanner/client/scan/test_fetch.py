@@ -418,6 +418,23 @@ def test_only_the_first_fetch_waits_for_nothing_and_those_behind_it_name_the_his
     assert (second.positions[0].offset, second.positions[0].history) == (7, b"h")
 
 
+def test_a_bucket_that_has_not_answered_is_asked_as_in_the_first_request() -> None:
+    """It could not be opened: while one is so, nothing is waited for, and the answer names the columns."""
+    positions = [pb.FetchPosition(bucket=bucket, start=pb.LogStart(earliest=True)) for bucket in (0, 1)]
+    progress = {bucket: BucketProgress(bucket=bucket) for bucket in (0, 1)}
+    options = FetchOptions(min_bytes=1, max_wait_s=0.5, bucket_bytes=1_000)
+    receiver = FetchReceiver(
+        "items", pb.ScanQuery(), SCHEMA, positions, progress, options, stop_at_end=True, row_limit=None
+    )
+    read = pb.FetchedBucket(bucket=0, start_offset=2, position=2, bookmark=2, high_watermark=7, history=b"h")
+    unread = pb.FetchedBucket(bucket=1, error=pb.FetchError(reason="STORE_FAILED"))
+    _, error = receiver.receive(b"".join(encode_fetched(pb.FetchLogResponse(), [(read, []), (unread, [])])))
+    assert error is not None
+    second = receiver.next_request()
+    assert (second.max_wait_ms, second.with_schema) == (0, True)
+    assert [each.HasField("stop_offset") for each in second.positions] == [True, False]
+
+
 def test_the_blocking_client_fetches(tmp_path: Any) -> None:
     """The same calls, without trio."""
     from tests.support.server import running_server

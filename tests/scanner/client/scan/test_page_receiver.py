@@ -106,6 +106,8 @@ def test_limit_is_the_reason_when_it_is_reached(progress: BucketProgress) -> Non
     assert progress.reason == "LIMIT"
     receiver(progress, row_limit=3).receive(page([1, 2], first=True, total=2))
     assert progress.reason == "EXHAUSTED"
+    receiver(progress, row_limit=0).receive(page([], first=True, total=0))
+    assert progress.reason == "LIMIT"
 
 
 @isolated_models

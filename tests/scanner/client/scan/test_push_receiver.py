@@ -183,8 +183,8 @@ def test_next_stream_goes_on_with_the_newest_token(receiver: PushReceiver, progr
     receiver.receive(rows(0, [1, 2], token=b"a"))
     receiver.receive(heartbeat(b"b"))
     receiver.receive(heartbeat())
-    request = receiver.begin_stream(pb.ScanOpen(as_of=LOG_OFFSET))
-    assert (request.resume_token, request.HasField("as_of")) == (b"b", False)
+    request = receiver.begin_stream(pb.ScanOpen(as_of=LOG_OFFSET, as_of_history=b"one"))
+    assert (request.resume_token, request.HasField("as_of"), request.as_of_history) == (b"b", False, b"")
     receiver.receive(started(row_ordinal=2))
     receiver.receive(rows(2, [3], token=b"c"))
     receiver.receive(end(3))
@@ -592,6 +592,15 @@ def test_a_stop_elsewhere_than_was_asked_for_is_no_end(
         receiver.receive(stopped(3, 25))
     receiver.receive(changes(20, 25, 3))
     assert receiver.receive(stopped(8, 25)) is not None
+
+
+@pytest.mark.parametrize("filtered", [False, True])
+def test_a_stop_before_changes_that_came_is_no_end(receiver: PushReceiver, filtered: bool) -> None:
+    """Also where the scan goes up to the end of the log, wherever that is."""
+    tail(receiver, filtered=filtered)
+    with pytest.raises(DataCorrupted, match="ended the scan at log offset 19"):
+        receiver.receive(stopped(3, 19))
+    assert receiver.receive(stopped(3, 20)) is not None
 
 
 def test_a_stop_in_the_middle_of_a_snapshot_is_no_end(receiver: PushReceiver) -> None:

@@ -74,10 +74,12 @@ def test_single_page_needs_no_session(receiver: SessionReceiver) -> None:
     assert not receiver.is_open
 
 
-def test_limit_is_the_reason_when_it_is_reached(progress: BucketProgress) -> None:
+@pytest.mark.parametrize("rows", [[1, 2], []])
+def test_limit_is_the_reason_when_it_is_reached(progress: BucketProgress, rows: list[int]) -> None:
     """A scan that ended at its limit says so."""
-    receiver = SessionReceiver("t bucket 0", pb.ScanQuery(table="t", row_limit=2), 1_000, SCHEMA, progress)
-    receiver.receive(page([1, 2], opened=True, more=False, total=2))
+    query = pb.ScanQuery(table="t", row_limit=len(rows))
+    receiver = SessionReceiver("t bucket 0", query, 1_000, SCHEMA, progress)
+    receiver.receive(page(rows, opened=True, more=False, total=len(rows)))
     assert progress.reason == "LIMIT"
 
 

@@ -7,7 +7,7 @@ import datetime
 import itertools
 import re
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
@@ -365,7 +365,7 @@ async def test_a_position_is_a_bookmark() -> None:
 
 
 async def test_tails_of_one_kind_are_read_once() -> None:
-    """However many there are, a commit is decoded once; one with another filter has blocks of its own."""
+    """However many there are, a commit is decoded once."""
     async with serving_store() as (server, client):
         await filled(client, [0])
         async with open_scan(client, source=LOG, log_start=LATEST, credit=ALL) as first:
@@ -378,6 +378,49 @@ async def test_tails_of_one_kind_are_read_once() -> None:
                 await receive_rows(second, 51)
                 assert server.statistics().activity.log_blocks_decoded - before == 1
     assert first.batches == second.batches
+
+
+async def test_tails_with_other_conditions_have_blocks_of_their_own() -> None:
+    """Each gets what passes its own filter, whoever else reads the same columns of the bucket."""
+    less, more = (
+        pb.Predicate(column="id", operator=operator, literals=[pb.Literal(integer=20)])
+        for operator in (pb.Predicate.OPERATOR_LESS, pb.Predicate.OPERATOR_GREATER_OR_EQUAL)
+    )
+    async with serving_store() as (_, client), AsyncExitStack() as stack:
+        await filled(client, range(50))
+        scans = []
+        for conditions in ([less], [more], []):  # All are open before any may send.
+            query = pb.ScanQuery(table="items", filter=conditions)
+            opening = open_scan(client, query=query, source=LOG, log_start=EARLIEST, stop_at_end=True)
+            scans.append(await stack.enter_async_context(opening))
+            await scans[-1].receive()
+        for scan in scans:
+            await scan.demand(ALL)
+            await scan.receive_all()
+        found = [[row["id"] for row in rows_of(scan)] for scan in scans]
+        assert found == [list(range(20)), list(range(20, 50)), list(range(50))]
+
+
+async def test_what_a_failed_disk_has_lost_is_shown_to_no_later_tail() -> None:
+    """Storage was opened anew, without the newest commit: what another tail has read of it is not what is there now."""
+    async with serving_store() as (server, client):
+        await filled(client, range(5))
+        ((_, _, bucket),) = server._services.catalog.open_buckets()
+        storage: Any = bucket.storage
+        kept = copy.deepcopy(storage.contents)
+        async with open_scan(client, source=LOG, log_start=EARLIEST, credit=ALL) as first:
+            await receive_rows(first, 5)
+            await write(client, write_request(sample(range(5, 8))))
+            await receive_rows(first, 8)
+            async with bucket._commits:
+                storage.contents = kept
+                await bucket._reopen(writable=True)
+            await write(client, write_request(sample(range(20, 23))))
+            async with open_scan(
+                client, source=LOG, log_start=EARLIEST, stop_at_end=True, credit=ALL
+            ) as later:
+                await later.receive_all()
+    assert [id_ for _, _, id_ in changes_of(later)] == [*range(5), *range(20, 23)]
 
 
 async def test_a_hybrid_is_the_snapshot_and_then_its_log() -> None:
@@ -418,6 +461,36 @@ async def test_a_hybrid_resumes_in_either_half_and_at_the_boundary() -> None:
                 assert (rest.snapshot_end, rest.log_offset) == (120, 120)
             seen = [*rows_of(scan)[: rest.row_ordinal], *rows_of(rest)]
             assert seen == rows_of(scan)
+
+
+async def test_a_hybrid_that_comes_to_its_limit_in_its_snapshot_has_no_boundary() -> None:
+    """Rows of the snapshot are left: whoever was told of its end would take it for complete."""
+    async with serving_store() as (_, client):
+        await filled(client, range(20))
+        query = pb.ScanQuery(table="items", row_limit=10)
+        async with open_scan(client, query=query, source=HYBRID, credit=ALL) as scan:
+            await scan.receive_all()
+    assert scan.end is not None
+    assert (scan.rows, scan.end.reason, scan.snapshot_end) == (10, pb.ScanEnd.REASON_LIMIT, None)
+
+
+async def test_a_hybrid_is_of_the_history_of_its_snapshot_in_either_half() -> None:
+    """Also where changes of a later history have come, as after a restart: a client compares it."""
+    disk = MemoryDisk()
+    async with serving(MemoryStore(disk=disk)) as (_, client):
+        await filled(client, range(5))
+        async with open_scan(client, source=HYBRID, credit=ALL) as scan:
+            await receive_rows(scan, 5)
+        assert scan.started is not None
+    async with serving(MemoryStore(disk=disk)) as (_, client):
+        await write(client, write_request(sample(range(5, 8))))
+        async with open_scan(client, source=HYBRID, resume_token=scan.tokens[-1], credit=ALL) as rest:
+            await receive_rows(rest, 3)
+        async with open_scan(client, source=HYBRID, resume_token=rest.tokens[-1], credit=ALL) as last:
+            await last.receive()
+    for each in (rest, last):
+        assert each.started is not None
+        assert (each.log_offset, each.started.history) == (5, scan.started.history)
 
 
 @pytest.mark.parametrize(("source", "start"), [(LOG, EARLIEST), (LOG, LATEST), (HYBRID, None)])
@@ -463,9 +536,9 @@ async def test_a_snapshot_without_its_log_is_refused_before_its_first_row() -> N
         storage = storage_of(server)
         storage.truncate_log(storage.log_end)
         for opening in ({"resume_token": scan.tokens[0]}, {"as_of": 300}):
-            assert isinstance(
-                await refusal(client, source=HYBRID, **opening), OffsetOutOfRange | SnapshotLost
-            )
+            error = await refusal(client, source=HYBRID, **opening)
+            assert isinstance(error, OffsetOutOfRange)
+            assert "300 is not in the changelog" in error.message  # Else rows have come before.
         assert not server.statistics().push_scans_open
 
 
@@ -558,27 +631,29 @@ async def test_retention_waits_for_a_tail_and_says_so_when_it_cannot() -> None:
 
 
 async def test_a_tail_that_kept_too_much_goes_on_as_long_as_its_log_is_there() -> None:
-    """Its token works; once the log is gone the error names what the log has."""
+    """Its token works, behind as many rows as it says; once the log is gone the error names what the log has."""
     async with serving_store() as (server, client):
         await filled(client, range(5), range(5, 10))
-        token = b""
 
-        async def end(scan: RawScan) -> None:
-            nonlocal token
+        async def end(scan: RawScan) -> tuple[bytes, str]:
             ((_, _, bucket),) = server._services.catalog.open_buckets()
             (pin,) = bucket.pins
             assert pin.end(SlowConsumer("it kept too much"))
             error = await failure(scan.receive_all)
             assert isinstance(error, SlowConsumer)
             assert error.resume_token
-            token = error.resume_token
+            return error.resume_token, error.metadata["rows"]
 
         async with open_scan(client, source=LOG, log_start=EARLIEST, credit=1, batch_rows_max=1) as scan:
             await receive_rows(scan, 1)
-            await end(scan)
+            token, rows = await end(scan)
+            assert rows == "1"
         async with open_scan(client, source=LOG, resume_token=token, credit=ALL) as rest:
             await receive_rows(rest, 9)
             assert [offset for offset, _, _ in changes_of(rest)] == list(range(1, 10))
+            assert (await end(rest))[
+                1
+            ] == "10"  # Of the whole scan, by which a client knows whether it has them.
         storage_of(server).truncate_log(5)
         late = await refusal(client, resume_token=token)
         assert isinstance(late, OffsetOutOfRange)

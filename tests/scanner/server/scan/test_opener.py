@@ -31,6 +31,15 @@ async def test_the_state_of_now_is_read_from_a_snapshot_of_now() -> None:
         second.scan.close()
 
 
+async def test_the_log_is_kept_from_the_offset_on_also_where_it_begins_there() -> None:
+    """Behind it nothing is left of it yet: what is written next is what a scan that is parked has to undo."""
+    async with opening() as at:
+        at.storage.truncate_log(ROWS)
+        opened = await at.opener.open(QUERY, "ann")
+        assert (await at.served()).pins.oldest() == ROWS
+        opened.scan.close()
+
+
 async def test_each_start_of_reading_is_counted_as_a_seek() -> None:
     """A scan and each resume of it place an iterator once; batches go on where the last one ended."""
     async with opening() as at:

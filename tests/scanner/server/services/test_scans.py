@@ -410,10 +410,11 @@ async def test_a_drain_before_any_credit_ends_at_once() -> None:
 
 async def test_half_closing_after_a_demand_ends_with_the_credit() -> None:
     """No more credit will come: when it is used up the scan is drained, not stuck."""
-    async with serving(filled_store(ROWS)) as (_, client):
+    async with serving(filled_store(ROWS)) as (server, client):
         async with open_scan(client, credit=4000) as scan:
             await scan.stream.send_end()
             await scan.receive_all()
+        assert server.statistics().activity.scans_parked == 0  # It was at once.
 
     assert scan.end is not None
     assert scan.end.reason == pb.ScanEnd.REASON_DRAINED
