@@ -21,6 +21,11 @@ RARE: Final[dict[int, dict[str, Happening]]] = {
             "scanner.server.groups.registry:ReaderGroups.join", "Cancelled"
         ),
     },
+    18: {
+        "a group is joined while its table is dropped": Happening(
+            "scanner.server.groups.registry:ReaderGroups.join", "TableNotFound"
+        ),
+    },
     25: {
         "the table of a group is dropped while a member listens": Happening(
             "scanner.server.services.groups:GroupService._send_all", "TableNotFound"
@@ -91,9 +96,9 @@ RARE: Final[dict[int, dict[str, Happening]]] = {
             "scanner.server.services.pages:PageService._begin_token", "TooManyScans"
         ),
     },
-    167: {
-        "a group is joined while its table is dropped": Happening(
-            "scanner.server.groups.registry:ReaderGroups.join", "TableNotFound"
+    166: {
+        "a scan is reset before anything of it was sent": Happening(
+            "scanner.server.scan.push:PushScan._send_first", "StreamReset"
         ),
     },
     176: {
@@ -117,14 +122,6 @@ RARE: Final[dict[int, dict[str, Happening]]] = {
             "scanner.server.pull.sessions:SessionRegistry.terminate", CALLED
         ),
     },
-    187: {
-        "the server ends while a version waits for others": Happening(
-            "scanner.server.tables.version_gate:VersionGate._enter", "Cancelled"
-        ),
-        "the server ends while an idle bucket is closed": Happening(
-            "scanner.server.disk:DiskWatch.close_idle", "Cancelled"
-        ),
-    },
     196: {
         "a connection is lost while a batch is sent": Happening(
             "scanner.server.scan.push:PushScan._send_one", "ConnectionLost"
@@ -134,11 +131,6 @@ RARE: Final[dict[int, dict[str, Happening]]] = {
         ),
         "an image is opened whose end is damaged": Happening(
             "scanner.storage.images.reader:Image._open", "ImageDamaged"
-        ),
-    },
-    197: {
-        "a scan is reset before anything of it was sent": Happening(
-            "scanner.server.scan.push:PushScan._send_first", "StreamReset"
         ),
     },
     198: {
@@ -160,11 +152,16 @@ RARE: Final[dict[int, dict[str, Happening]]] = {
         ),
     },
     214: {
+        "rows are looked up while their table is dropped": Happening(
+            "scanner.server.services.point_reads:GetService._answer", "TableNotFound"
+        ),
+    },
+    242: {
         "rows are staged while their table is dropped": Happening(
             "scanner.server.services.transactions:TransactionService._append", "TableNotFound"
         ),
-        "rows are looked up while their table is dropped": Happening(
-            "scanner.server.services.point_reads:GetService._answer", "TableNotFound"
+        "a write waits for the disk while its table is dropped": Happening(
+            "scanner.server.tables.write_queue:PendingWrite.wait_durable", "TableNotFound"
         ),
     },
     347: {
@@ -172,19 +169,14 @@ RARE: Final[dict[int, dict[str, Happening]]] = {
             "scanner.server.groups.coordinator:ReaderGroup.commit", "StoreFailed"
         ),
     },
-    357: {
-        "a write waits for the disk while its table is dropped": Happening(
-            "scanner.server.tables.write_queue:PendingWrite.wait_durable", "TableNotFound"
+    360: {
+        "the server ends while an idle bucket is closed": Happening(
+            "scanner.server.disk:DiskWatch.close_idle", "Cancelled"
         ),
     },
     387: {
         "a changelog is to be cut while its table is dropped": Happening(
             "scanner.server.retention.log_retention:Retention.cut", "TableNotFound"
-        ),
-    },
-    390: {
-        "a tail is given up while it is opened anew": Happening(
-            "scanner.server.log.opener:LogOpener._reopen", "Cancelled"
         ),
     },
     400: {
