@@ -1,7 +1,7 @@
 """Finds seeds of the simulation for the rare happenings of `tests/simulation/rare.py`.
 
-Run `python -m tools.find_rare --seeds 600` when `test_what_is_rare_has_happened` fails: for each happening that its seed
-does not have any more, it prints others that do, the cheapest first. Some take minutes to find.
+Run `python -m tools.find_rare --seeds 600` when `test_what_is_rare_has_happened` fails: for each happening that its
+seed does not have any more, it prints others that do, the cheapest first. It takes some minutes.
 """
 
 from __future__ import annotations
