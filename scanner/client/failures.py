@@ -60,7 +60,7 @@ def as_scanner_error(error: TransportError, what: str) -> ScannerError:
     if isinstance(error, CallFailed) and error.status is StatusCode.RESOURCE_EXHAUSTED and not error.details:
         return ArgumentInvalid(
             f"{what} is over a limit of the server, or of a proxy on the way: {error.message or 'no message'};"
-            " shorten its longest row or key, or the token"
+            " if that is one of size, shorten its longest row or key, or the token"
         )
     if isinstance(error, CallFailed):
         return from_call_failed(error)
