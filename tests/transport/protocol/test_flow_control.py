@@ -168,6 +168,15 @@ ENDINGS: dict[str, Ending] = {
 }
 
 
+def test_settings_may_raise_a_window_to_the_largest_there_is() -> None:
+    """2^31-1 octets are allowed, of streams that are open, too; one more is not (RFC 9113 section 6.9.2)."""
+    peer = Peer()
+    stream = peer.request()
+    peer.send(wire.settings((wire.INITIAL_WINDOW_SIZE, 2**31 - 1)))
+    assert stream.send_window.available == 2**31 - 1
+    assert not peer.failed
+
+
 @pytest.mark.parametrize("padding", [None, 0, 200], ids=["plain", "padding of 0", "padded"])
 @pytest.mark.parametrize("ending", ENDINGS.values(), ids=ENDINGS)
 def test_every_exit_releases_connection_capacity(ending: Ending, padding: int | None) -> None:

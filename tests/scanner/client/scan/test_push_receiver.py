@@ -603,6 +603,21 @@ def test_a_stop_before_changes_that_came_is_no_end(receiver: PushReceiver, filte
     assert receiver.receive(stopped(3, 20)) is not None
 
 
+def test_the_end_of_a_snapshot_that_is_said_again_moves_nothing(receiver: PushReceiver) -> None:
+    """A further stream of a hybrid in its changes begins with it: they go on where they were, and nobody is told."""
+    boundary = pb.ScanResponse(snapshot_end=pb.SnapshotEnd(log_offset=LOG_OFFSET)).SerializeToString()
+    receiver.begin_stream(opened(pb.SCAN_SOURCE_HYBRID, filtered=False))
+    receiver.receive(started())
+    assert receiver.receive(boundary) is not None
+    receiver.receive(changes(LOG_OFFSET, LOG_OFFSET + 5))
+    receiver.begin_stream(opened(pb.SCAN_SOURCE_HYBRID, filtered=False))
+    receiver.receive(started(row_ordinal=5))
+    assert receiver.receive(boundary) is None
+    arrival = receiver.receive(changes(LOG_OFFSET + 5, LOG_OFFSET + 8, 5))
+    assert arrival is not None
+    assert arrival.position == LOG_OFFSET + 8
+
+
 def test_a_stop_in_the_middle_of_a_snapshot_is_no_end(receiver: PushReceiver) -> None:
     """Behind it come the changes: without its end nobody knows that it is complete."""
     receiver.begin_stream(pb.ScanOpen(source=pb.SCAN_SOURCE_HYBRID, stop_offset=LOG_OFFSET))

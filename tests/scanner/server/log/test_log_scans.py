@@ -402,7 +402,10 @@ async def test_tails_with_other_conditions_have_blocks_of_their_own() -> None:
 
 
 async def test_what_a_failed_disk_has_lost_is_shown_to_no_later_tail() -> None:
-    """Storage was opened anew, without the newest commit: what another tail has read of it is not what is there now."""
+    """Storage was opened anew, without the newest commit: what another tail has read of it is not what is there now.
+
+    That one ends, and does not go on behind changes that nobody has.
+    """
     async with serving_store() as (server, client):
         await filled(client, range(5))
         ((_, _, bucket),) = server._services.catalog.open_buckets()
@@ -420,7 +423,38 @@ async def test_what_a_failed_disk_has_lost_is_shown_to_no_later_tail() -> None:
                 client, source=LOG, log_start=EARLIEST, stop_at_end=True, credit=ALL
             ) as later:
                 await later.receive_all()
+            assert isinstance(await failure(first.receive_all), SnapshotLost)
     assert [id_ for _, _, id_ in changes_of(later)] == [*range(5), *range(20, 23)]
+
+
+async def test_a_tail_says_what_it_covers_when_storage_is_opened_anew() -> None:
+    """From the end of its last batch on, changes that do not pass included: a client takes a gap for a loss."""
+    less = pb.Predicate(column="id", operator=pb.Predicate.OPERATOR_LESS, literals=[pb.Literal(integer=20)])
+    query = pb.ScanQuery(table="items", filter=[less])
+    async with serving_store() as (server, client):
+        await filled(client, range(5))
+        async with open_scan(client, query=query, source=LOG, log_start=EARLIEST, credit=ALL) as scan:
+            await receive_rows(scan, 5)
+            await write(client, write_request(sample(range(100, 110))))
+            while not (scan.heartbeats and scan.heartbeats[-1].position == 15):
+                await scan.receive()
+            ((_, _, bucket),) = server._services.catalog.open_buckets()
+            async with bucket._commits:
+                await bucket._reopen(writable=True)
+            await write(client, write_request(sample([7])))
+            await receive_rows(scan, 6)
+    assert [(each.start, each.end) for each in scan.changes] == [(0, 5), (5, 16)]
+
+
+async def test_a_hybrid_up_to_an_offset_that_the_log_has_begins_there() -> None:
+    """What is written between the call that told the offset and the scan is not in it."""
+    async with serving_store() as (_, client):
+        await filled(client, range(5), range(3, 8))
+        async with open_scan(client, source=HYBRID, stop_offset=5, credit=ALL) as scan:
+            await scan.receive_all()
+    assert scan.end is not None
+    assert (scan.snapshot_end, scan.end.reason, scan.end.end_offset) == (5, pb.ScanEnd.REASON_STOP_OFFSET, 5)
+    assert fold(scan.batches) == expected(range(5))
 
 
 async def test_a_hybrid_is_the_snapshot_and_then_its_log() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pyarrow as pa
 import pytest
 
@@ -37,6 +39,24 @@ async def test_the_log_is_kept_from_the_offset_on_also_where_it_begins_there() -
         at.storage.truncate_log(ROWS)
         opened = await at.opener.open(QUERY, "ann")
         assert (await at.served()).pins.oldest() == ROWS
+        opened.scan.close()
+
+
+async def test_a_scan_of_what_a_failed_disk_has_lost_does_not_go_on() -> None:
+    """Storage was opened anew, and what was written since is of another history: its rows would be of two states."""
+    async with opening() as at:
+        kept = copy.deepcopy(at.storage.contents)
+        at.write(range(50, 150))
+        opened = await at.opener.open(QUERY, "ann")
+        assert read(opened.scan.source, 100) == list(range(100))
+        served = await at.served()
+        at.storage.contents = kept
+        async with served._commits:
+            await served._reopen(writable=True)
+        at.write(range(100, 250))
+        assert opened.scan.parked
+        with pytest.raises(SnapshotLost, match="this scan"):
+            await at.opener.reopen(opened)
         opened.scan.close()
 
 

@@ -462,6 +462,21 @@ async def test_a_call_that_is_not_half_closed_ends_in_the_end(
     assert scan.stream.peer_stalls.seconds(StallReason.PEER) == pytest.approx(waited_s, abs=0.2)
 
 
+async def test_a_call_of_a_client_that_was_silent_for_long_ends_after_half_a_minute(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Not after twice as long as it was silent: it may be so for as long as it likes."""
+    async with open_virtual_items(5) as items:
+        async with open_scan(items.raw) as scan:
+            await scan.stream.receive()
+            autojump_clock.jump(100)
+            await scan.demand(1 << 20)
+            while (message := await scan.stream.receive()) is not None:
+                if pb.ScanResponse.FromString(bytes(message)).HasField("end"):
+                    ended = trio.current_time()
+            assert trio.current_time() - ended == pytest.approx(30.0, abs=0.2)
+
+
 async def test_an_ended_scan_that_is_not_half_closed_takes_no_room() -> None:
     """Only its call is left: another scan may be opened, and the same stream id replaces nothing."""
     async with serving(filled_store(5), ScannerConfig(scans_max=1)) as (server, client):
