@@ -182,11 +182,9 @@ class ScanOpener:
         if reading is None:
             return None
         scan = bucket.admit(reading.source, reading.hold)
-        opened = self._opened(
+        return self._opened(
             scan, wanted, reading.read_source, principal, pb.SCAN_SOURCE_LIVE_KV, pb.PAGE_MODEL_TOKEN
         )
-        scan.reopener = None  # It would be another read source than the snapshot.
-        return opened
 
     async def log_start(self, query: ScanQuery) -> int:
         """The oldest offset as of which the bucket of a query can be scanned, whatever else is gone.

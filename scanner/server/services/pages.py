@@ -210,7 +210,8 @@ class PageService:
                 )
             if opened is None:
                 raise lost(_GONE)
-            # Without one, a park would drop the last rows that were decoded, and the page say that there are none.
+            # Its own would go on from another read source. With none, a park would drop the last rows that were
+            # decoded, and the page say that there are none.
             opened.scan.reopener = _refuse_snapshot
             opened.scan.holder = holder_of(call.stream, HolderKind.PAGE)
             opened.snapshot_id = state.snapshot_id
