@@ -6,6 +6,7 @@ The listener (`trio.serve_listeners`) closes each socket when what is done with 
 from __future__ import annotations
 
 import contextlib
+import math
 import re
 from collections.abc import Iterator
 from typing import Final
@@ -21,6 +22,8 @@ _TURN_AWAY_S: Final = 1.0
 _FIRST_CALL_S: Final = 0.25
 """How long the first call of a connection that is turned away is waited for. grpcio fails one that meets the GOAWAY,
 with its words; where the GOAWAY comes first, it connects again and again, for as long as the call may take."""
+_FIRST_CALL_BYTES: Final = 256 * 1024
+"""What is read of it: its window and its headers are less. Who sends more is turned away at once."""
 _TOLD_MAX: Final = 100
 """Connections that are being turned away in words. More are closed without any."""
 _FIRST_WORDS_S: Final = 0.25
@@ -68,9 +71,10 @@ class Admission:
             with trio.move_on_after(_TURN_AWAY_S), contextlib.suppress(trio.BrokenResourceError):
                 await stream.send_all(_SETTINGS)
                 with trio.move_on_after(_FIRST_CALL_S):
-                    await _read_to_end(stream)
+                    await _read_to_end(stream, _FIRST_CALL_BYTES)
                 await stream.send_all(_TURNED_AWAY)
-                await _read_to_end(stream)  # A close with unread input would destroy the answer.
+                # A close with unread input would destroy the answer.
+                await _read_to_end(stream, _FIRST_CALL_BYTES)
         finally:
             self._being_told -= 1
 
@@ -93,6 +97,8 @@ async def refuse_http_1(stream: trio.SocketStream) -> None:
         await _read_to_end(stream)  # A close with unread input would destroy the answer.
 
 
-async def _read_to_end(stream: trio.abc.ReceiveStream) -> None:
-    while await stream.receive_some(_DROPPED_BYTES):
-        pass
+async def _read_to_end(stream: trio.abc.ReceiveStream, bytes_max: float = math.inf) -> None:
+    """Drop what comes, and not much more than so many octets."""
+    dropped = 0
+    while dropped < bytes_max and (octets := await stream.receive_some(_DROPPED_BYTES)):
+        dropped += len(octets)

@@ -7,7 +7,7 @@ import errno
 import os
 import socket
 import ssl
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -279,8 +279,8 @@ async def connect(
 
     Raises:
         ConnectionLost: Nobody answers there within `handshake_timeout_s`, or TLS fails. An address of several that
-            takes a connection and does not shake hands, when none is in `silent`, is left for another one after that
-            time.
+            takes a connection and does not shake hands, when none is in `silent`, is left for the others after that
+            time, one after another.
         ValueError: There is no such port.
     """
     if not 0 < port <= PORT_MAX:
@@ -342,14 +342,18 @@ async def _open_in_time(
 ) -> tuple[ByteStream, PeerCertificate | None, str]:
     """Connect, and shake hands if it is TLS; returns also the address that was taken.
 
-    If the first address that is ever silent is one of several, another one has its turn at once, with as much time.
+    Where none was silent before, and an address of several is now, the others have their turns at once, each with as
+    much time.
     """
-    limit_s, address = config.handshake_timeout_s, ""
-    for dial in (_open_tcp,) if silent else (_open_tcp, _dial_another):
+    limit_s, tried = config.handshake_timeout_s, 0
+    dial: Callable[[str, int, set[str]], Awaitable[trio.SocketStream | None]] = _open_tcp
+    goes_on = not silent
+    while not tried or goes_on:
+        address = ""
         with trio.move_on_after(limit_s):
             stream = await dial(host, port, silent)
             if stream is None:
-                break
+                break  # No other one takes the connection.
             address = _address(stream)
             keep_short(stream.socket, config.near_send_buffer_bytes)
             if ssl_context is None:
@@ -358,11 +362,12 @@ async def _open_in_time(
         if not address:
             break
         silent.add(address)
-    asked = address or ":" in host or host.replace(".", "").isdigit()
-    of_name = "" if asked else ", or none about its name"
-    raise ConnectionLost(
-        f"cannot connect to {host_port(host, port)}: no answer within {limit_s:g} s{of_name}"
-    )
+        tried, dial = tried + 1, _dial_another
+    asked = tried or ":" in host or host.replace(".", "").isdigit()
+    more = "" if asked else ", or none about its name"
+    if tried > 1:
+        more = f" from each of {tried} addresses"
+    raise ConnectionLost(f"cannot connect to {host_port(host, port)}: no answer within {limit_s:g} s{more}")
 
 
 def _address(stream: trio.SocketStream) -> str:

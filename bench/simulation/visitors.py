@@ -90,6 +90,8 @@ class Visitor:
         self._versions = 0
         self._lease_s = 0.0
         """How long the newest lease lives if it is not renewed."""
+        self._leased: dict[int, int] = {}
+        """The log offsets that it keeps, by bucket."""
 
     async def run(self, task: VisitorTask) -> None:
         """Make all calls, one after another."""
@@ -139,7 +141,9 @@ class Visitor:
         cut = cut or bool(self._history.counts["truncated"])
         # What is leased as of now is there, and stays as long as the lease: whoever makes room leaves it alone.
         if what in ("leases_new", "leases_log"):
-            return lost and what == "leases_log" and bool(self._history.counts["truncated"])
+            forced = self._serving.cut_by_force
+            cut = any(forced[bucket] > offset for bucket, offset in self._leased.items())
+            return lost and what == "leases_log" and cut
         return lost and (cut or self._history.restarts > 0)
 
     def _find(self, validator: str, detail: str) -> None:
@@ -204,7 +208,7 @@ class Visitor:
         target = scanner.LeaseTarget(name, state=state)
         self._lease_s = self._rng.choice(LEASE_S)
         lease = await self._again(lambda: client.acquire_lease(target, ttl_s=self._lease_s))
-        told = {each.bucket: each.log_offset for each in lease.buckets}
+        told = self._leased = {each.bucket: each.log_offset for each in lease.buckets}
         async with lease:
             await trio.sleep(self._rng.choice((0.0, 1.0)))
             try:

@@ -461,7 +461,7 @@ class Client:
                 where there is none, one is made, if the caller may administer the server. To take several buckets as
                 of now waits for versions of transactions that are being applied.
             lease_id: 1 to 100 letters, digits, `_`, `.`, `:`, `-`; None: one that nobody has.
-            ttl_s: How long it lives from now and from each renewal on, seconds; None: as before, or the usual time.
+            ttl_s: How long it lives from now and from each renewal on, seconds; None: as it has, or a default.
             partial: Lease what is there, and tell of the rest in `Lease.not_leased`; else everything or nothing.
             if_absent: If you have a lease of that id, change nothing and return it as it is, whatever it keeps. Of
                 calls at once one makes the lease, so that processes that know nothing of each other share its

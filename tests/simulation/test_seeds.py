@@ -104,7 +104,7 @@ def test_what_is_rare_has_happened(seen_rarely: dict[int, set[Happening]]) -> No
     """
     due = [(seed, what) for seed in seen_rarely for what in RARE[seed]]
     moved = [(seed, what) for seed, what in due if RARE[seed][what] not in seen_rarely[seed]]
-    assert len(moved) <= len(due) // MOVED_SHARE or len(seen_rarely) < len(RARE)
+    assert len(moved) <= len(due) // MOVED_SHARE or len(seen_rarely) < len(RARE), moved
 
 
 def test_a_position_whose_write_failed_is_not_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -541,3 +541,19 @@ async def test_a_connection_too_many_is_told_so_behind_its_first_call(
         assert await silent[-1].receive_some() == b""
         assert server.admission.turned_away == 202
     assert sum("too many connections" in line for line in caplog.messages) == 202
+
+
+async def test_a_connection_too_many_that_sends_much_is_turned_away_at_once(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """No honest client sends so much before it hears of a server's windows, and reading it is work."""
+    network = Network(lambda _connection, _fault: None)
+    config = TransportConfig(connections_max=1)
+    async with serve({"/echo": echo}, listener=network.listen(), config=config):
+        await network.dial("first", Line())
+        flooding = await network.dial("flooding", Line())
+        began = trio.current_time()
+        with pytest.raises(trio.BrokenResourceError):
+            for _ in range(100):
+                await flooding.send_all(bytes(64 * 1024))
+        assert trio.current_time() == began

@@ -198,6 +198,34 @@ async def test_another_address_has_its_turn_where_the_first_says_nothing(
                     pass
 
 
+async def test_each_address_that_takes_the_connection_has_its_turn(
+    tmp_path: Path, mock_clock: trio.testing.MockClock
+) -> None:
+    """The error says of how many nothing came; whoever tries again knows which they are."""
+    trio.socket.set_custom_hostname_resolver(TwoAddresses())
+    (first,) = await trio.open_tcp_listeners(0, host=TwoAddresses.FIRST)
+    port = first.socket.getsockname()[1]
+    (second,) = await trio.open_tcp_listeners(port, host=TwoAddresses.SECOND)
+    silent: set[str] = set()
+
+    async def connect() -> None:
+        with pytest.raises(ConnectionLost, match="no answer within 10 s from each of 2 addresses"):
+            async with transport.connect(
+                "two.example", port, ssl_context=client_tls(tmp_path), silent=silent
+            ):
+                pass
+
+    async with trio.open_nursery() as nursery, first, second:
+        nursery.start_soon(connect)
+        for stopped in (first, second):
+            async with await stopped.accept() as taken:
+                assert await taken.receive_some()
+                mock_clock.jump(TransportConfig().handshake_timeout_s)
+                while await taken.receive_some():
+                    pass
+    assert silent == {TwoAddresses.FIRST, TwoAddresses.SECOND}
+
+
 async def test_nobody_waits_twice_for_a_name_of_which_one_address_is_there(
     tmp_path: Path, mock_clock: trio.testing.MockClock
 ) -> None:
