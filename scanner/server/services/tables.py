@@ -128,9 +128,10 @@ class TablesService:
 
         If it has all its answers: such a writer has nothing to write for the moment, and may be silent for hours.
         """
-        self._drained_by = error
-        for wait in self._waits:
-            wait.cancel()
+        if self._drained_by is None:
+            self._drained_by = error
+            for wait in self._waits:
+                wait.cancel()
 
     @property
     def write_queue_bytes(self) -> int:

@@ -157,8 +157,8 @@ class ServedBucket:
 
     @property
     def is_open(self) -> bool:
-        """Whether its files are open."""
-        return not self.storage.idle
+        """Whether its files are open, and not just being opened."""
+        return not (self.storage.idle or self._files.under_way)
 
     @property
     def commit_time_floor_us(self) -> int:
@@ -544,7 +544,7 @@ class ServedBucket:
         """End every scan with `reason`, refuse new ones, and let no commit be under way.
 
         Waits:
-            Until the scans are closed and what was submitted is settled.
+            Until the scans are closed, what was submitted is settled, and nobody is opening its files.
 
         Cancellation:
             The bucket stays retired; scans may still be open.
@@ -560,6 +560,7 @@ class ServedBucket:
         while self._scans:
             self._idle = trio.Event()
             await self._idle.wait()
+        await self._files.settled()
         self.snapshots.close()
 
     def check_served(self) -> None:
@@ -568,8 +569,9 @@ class ServedBucket:
         Raises:
             ScannerError: It is; this says why.
         """
-        if self._retired_by is not None:
-            raise type(self._retired_by)(self._retired_by.message)
+        retired_by = self._retired_by  # A thread may ask, too.
+        if retired_by is not None:
+            raise type(retired_by)(retired_by.message)
 
     async def _commit_queued(self) -> None:
         """Commit until the queue is empty: a task for as long as there is something to write."""

@@ -51,6 +51,8 @@ class BucketFiles:
         self._check_served = check_served
         self._opening: trio.Event | None = None
         """Set when the one who opens them has ended; None: nobody does."""
+        self.under_way = False
+        """Whether there is room for them, and they are being opened: storage may be open, and the image not yet."""
         self._closing: trio.Event | None = None
         """Set when they are closed; None: nobody closes them."""
         self._closed = False
@@ -80,17 +82,25 @@ class BucketFiles:
             else:
                 await self._open_for_all()
 
+    async def settled(self) -> None:
+        """Wait until nobody is opening them; who waits for room is not waited for."""
+        while self.under_way and self._opening is not None:
+            await self._opening.wait()
+
     async def _open_for_all(self) -> None:
         """One waits for room, so that none is left waiting for it when storage is open: above all not the commits."""
         self._opening = opened = trio.Event()
         try:
             async with self._room():
                 if self.closed:
+                    self.under_way = True
                     try:
                         await self._run_blocking(self._open_now)
                     except StoreClosed:
                         self._check_served()  # Where the table was dropped, that is the error.
                         raise
+                    finally:
+                        self.under_way = False
         finally:
             self._opening = None
             opened.set()

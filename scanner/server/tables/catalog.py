@@ -51,6 +51,8 @@ if TYPE_CHECKING:
 _OPENINGS_MAX: Final = 8
 """Buckets whose files are opened at once: each takes a worker thread, and those of commits are the same. Above the
 number of shares that are applied at once, as their buckets may be those that take long."""
+_LOOK_AGAIN_S: Final = 0.25
+"""Who waits for room while others open their files looks so often whether a bucket is unused by now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,7 +342,6 @@ class Catalog:
         while True:
             self._opened = trio.Event()
             is_open = [bucket for _, _, bucket in self.open_buckets() if bucket.is_open]
-            # One of those that are being opened may be open by now, and counts twice until that is known.
             excess = len(is_open) + self._opening + 1 - self._config.buckets_open_max
             for bucket in sorted(is_open, key=lambda each: each.used_at):
                 if excess <= 0:
@@ -349,10 +350,12 @@ class Catalog:
                 excess -= not bucket.is_open
             if excess <= 0:
                 return
-            if self._opening or self._opened.is_set():
-                await self._opened.wait()  # Then there is another one to look at.
-                continue
             writing = next((bucket for bucket in is_open if bucket.only_written), None)
+            if writing is None and (self._opening or self._opened.is_set()):
+                # Then there is another one to look at; or one of those in use is not any more.
+                with trio.move_on_after(_LOOK_AGAIN_S):
+                    await self._opened.wait()
+                continue
             if writing is None:
                 raise TooManyFiles(
                     f"{len(is_open)} buckets are in use on this server, and it may have the files of"

@@ -17,6 +17,7 @@ from scanner.errors import ScannerError, TableNotFound
 from scanner.server.config import ScannerConfig
 from scanner.server.tables.catalog import Catalog
 from scanner.storage.memory.store import MemoryStore
+from scanner.storage.rocksdb.bucket import RocksBucket
 from scanner.storage.rocksdb.opening import BucketOpener
 from scanner.storage.rocksdb.store import RocksStore
 from scanner.storage.rocksdb.table_directories import remove_dropped
@@ -217,3 +218,89 @@ async def test_who_finds_no_room_waits_for_those_that_are_being_opened(
             assert opened == [False, True, True]
             hold.release()
             used.snapshots.close()
+
+
+@pytest.mark.rocks
+async def test_nobody_closes_files_that_are_being_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Storage is open already, and the image not yet: it counts once, and two buckets do not close each other's."""
+    with RocksStore.open(tmp_path) as store:
+        tables(store, "slow", "other")
+        async with trio.open_nursery() as nursery:
+            catalog = Catalog(store, ScannerConfig(buckets_open_max=2), nursery, in_thread)
+            slow, other = [await first_use(catalog, name) for name in ("slow", "other")]
+            for each in (slow, other):
+                await each.close_idle(0)
+            begun, go_on = trio.Event(), threading.Event()
+            open_image, wake = slow.image.open, RocksBucket.wake
+            woken: list[RocksBucket] = []
+
+            def open_slowly() -> None:
+                trio.from_thread.run_sync(begun.set)
+                go_on.wait()
+                open_image()
+
+            def note_waking(bucket: RocksBucket) -> None:
+                woken.append(bucket)
+                wake(bucket)
+
+            monkeypatch.setattr(slow.image, "open", open_slowly)
+            monkeypatch.setattr(RocksBucket, "wake", note_waking)
+            async with trio.open_nursery() as waking:
+                waking.start_soon(slow.wake)
+                await begun.wait()
+                await other.wake()
+                go_on.set()
+            assert woken == [slow.storage, other.storage]
+            assert slow.is_open
+            assert other.is_open
+
+
+@pytest.mark.rocks
+async def test_other_tables_wait_for_no_drop_of_what_is_being_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The files of its bucket were closed, and opening them takes long."""
+    with RocksStore.open(tmp_path) as store:
+        tables(store, "dropped")
+        async with trio.open_nursery() as nursery:
+            catalog = Catalog(store, ScannerConfig(), nursery, in_thread)
+            bucket = await first_use(catalog, "dropped")
+            await bucket.close_idle(0)
+            held = Held(monkeypatch)
+
+            async def wake() -> None:
+                with pytest.raises(TableNotFound):
+                    await bucket.wake()
+
+            nursery.start_soon(wake)
+            await held.begun.wait()
+            nursery.start_soon(catalog.drop, "dropped")
+            await wait_all_tasks_blocked()
+            await catalog.create(description("fresh"))
+            held.go_on.set()
+        assert [each.name for each in await catalog.descriptions()] == ["fresh"]
+
+
+@pytest.mark.rocks
+async def test_who_waits_for_room_takes_that_of_a_bucket_that_is_unused_by_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long others take to open theirs."""
+    with RocksStore.open(tmp_path) as store:
+        tables(store, "held", "used", "wanted")
+        async with trio.open_nursery() as nursery:
+            catalog = Catalog(store, ScannerConfig(buckets_open_max=2), nursery, in_thread)
+            held = Held(monkeypatch)
+            nursery.start_soon(first_use, catalog, "held")
+            await held.begun.wait()
+            used = await first_use(catalog, "used")
+            async with used.between_commits():
+                hold = used.snapshots.current()
+            async with trio.open_nursery() as waiting:
+                waiting.start_soon(first_use, catalog, "wanted")
+                await wait_all_tasks_blocked()
+                hold.release()
+            assert not used.is_open
+            held.go_on.set()
