@@ -164,14 +164,14 @@ RARE: Final[dict[int, dict[str, Happening]]] = {
             "scanner.server.tables.write_queue:PendingWrite.wait_durable", "TableNotFound"
         ),
     },
+    257: {
+        "the server ends while an idle bucket is closed": Happening(
+            "scanner.server.disk:DiskWatch.close_idle", "Cancelled"
+        ),
+    },
     347: {
         "a group's position is to be stored, and the disk refuses": Happening(
             "scanner.server.groups.coordinator:ReaderGroup.commit", "StoreFailed"
-        ),
-    },
-    360: {
-        "the server ends while an idle bucket is closed": Happening(
-            "scanner.server.disk:DiskWatch.close_idle", "Cancelled"
         ),
     },
     387: {
