@@ -168,6 +168,15 @@ async def test_server_by_its_absolute_name(tmp_path: Path) -> None:
                 await check_echo(client)
 
 
+async def say_nothing(stopped: trio.SocketListener, clock: trio.testing.MockClock) -> None:
+    """Take a connection, as a stopped server does, and answer no handshake until the client gives up."""
+    async with await stopped.accept() as taken:
+        assert await taken.receive_some()
+        clock.jump(TransportConfig().handshake_timeout_s)
+        while await taken.receive_some():
+            pass
+
+
 async def test_another_address_has_its_turn_where_the_first_says_nothing(
     tmp_path: Path, mock_clock: trio.testing.MockClock
 ) -> None:
@@ -191,11 +200,7 @@ async def test_another_address_has_its_turn_where_the_first_says_nothing(
 
         async with stopped:
             nursery.start_soon(connect)
-            async with await stopped.accept() as taken:
-                assert await taken.receive_some()
-                mock_clock.jump(TransportConfig().handshake_timeout_s)
-                while await taken.receive_some():
-                    pass
+            await say_nothing(stopped, mock_clock)
 
 
 async def test_each_address_that_takes_the_connection_has_its_turn(
@@ -218,11 +223,7 @@ async def test_each_address_that_takes_the_connection_has_its_turn(
     async with trio.open_nursery() as nursery, first, second:
         nursery.start_soon(connect)
         for stopped in (first, second):
-            async with await stopped.accept() as taken:
-                assert await taken.receive_some()
-                mock_clock.jump(TransportConfig().handshake_timeout_s)
-                while await taken.receive_some():
-                    pass
+            await say_nothing(stopped, mock_clock)
     assert silent == {TwoAddresses.FIRST, TwoAddresses.SECOND}
 
 
@@ -244,11 +245,7 @@ async def test_nobody_waits_twice_for_a_name_of_which_one_address_is_there(
 
     async with trio.open_nursery() as nursery, stopped:
         nursery.start_soon(connect)
-        async with await stopped.accept() as taken:
-            assert await taken.receive_some()
-            mock_clock.jump(TransportConfig().handshake_timeout_s)
-            while await taken.receive_some():
-                pass
+        await say_nothing(stopped, mock_clock)
     assert "no answer within 10 s" in str(failures[0])
 
 

@@ -27,6 +27,7 @@ from tests.support.scans import description
 
 if TYPE_CHECKING:
     from scanner.server.tables.bucket import ServedBucket
+    from scanner.server.tables.snapshots import SnapshotHold
     from scanner.storage.interface import Store
     from scanner.storage.rocksdb.opening import Opened
 
@@ -188,6 +189,18 @@ async def test_so_many_buckets_are_opened_at_once() -> None:
     assert (opening, most, len(list(catalog.open_buckets()))) == (0, 8, 20)
 
 
+async def no_room(
+    catalog: Catalog, nursery: trio.Nursery, patch: pytest.MonkeyPatch
+) -> tuple[Held, ServedBucket, SnapshotHold]:
+    """Of two buckets that may be open one is being opened, and the other is read for as long as it is held."""
+    held = Held(patch)
+    nursery.start_soon(first_use, catalog, "held")
+    await held.begun.wait()
+    used = await first_use(catalog, "used")
+    async with used.between_commits():
+        return held, used, used.snapshots.current()
+
+
 @pytest.mark.rocks
 async def test_who_finds_no_room_waits_for_those_that_are_being_opened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -197,12 +210,7 @@ async def test_who_finds_no_room_waits_for_those_that_are_being_opened(
         tables(store, "held", "used", "wanted")
         async with trio.open_nursery() as nursery:
             catalog = Catalog(store, ScannerConfig(buckets_open_max=2), nursery, in_thread)
-            held = Held(monkeypatch)
-            nursery.start_soon(first_use, catalog, "held")
-            await held.begun.wait()
-            used = await first_use(catalog, "used")
-            async with used.between_commits():
-                hold = used.snapshots.current()
+            held, used, hold = await no_room(catalog, nursery, monkeypatch)
             opened = list[bool]()
 
             async def use_wanted() -> None:
@@ -292,12 +300,7 @@ async def test_who_waits_for_room_takes_that_of_a_bucket_that_is_unused_by_now(
         tables(store, "held", "used", "wanted")
         async with trio.open_nursery() as nursery:
             catalog = Catalog(store, ScannerConfig(buckets_open_max=2), nursery, in_thread)
-            held = Held(monkeypatch)
-            nursery.start_soon(first_use, catalog, "held")
-            await held.begun.wait()
-            used = await first_use(catalog, "used")
-            async with used.between_commits():
-                hold = used.snapshots.current()
+            held, used, hold = await no_room(catalog, nursery, monkeypatch)
             async with trio.open_nursery() as waiting:
                 waiting.start_soon(first_use, catalog, "wanted")
                 await wait_all_tasks_blocked()
