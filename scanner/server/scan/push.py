@@ -336,7 +336,8 @@ class PushScan:
             await self._send_heartbeat_if_due(pb.Heartbeat.STATE_SCANNING)
 
     async def _step_in_turn(self) -> None:
-        await self._turns.take(self._stream.connection_id, first=self._slow_start.first)
+        first = self._slow_start.first
+        await self._turns.take(self._stream.connection_id, first=first)
         try:
             if not self._scan.parked:  # It may have been meanwhile.
                 self._step_now()
@@ -346,7 +347,9 @@ class PushScan:
             self._turns.give_back()
             raise
         if self._pushed.end is None:
-            rounds = 1 + BEGINNING_ROUNDS * self._stream.calls_beginning
+            # The first batch is on the line before the next step, a long one: the connection's writer has its turn in
+            # the next round, and may come after this task there.
+            rounds = 1 + first + BEGINNING_ROUNDS * self._stream.calls_beginning
             await self._turns.pass_on(self._stream.connection_id, rounds)
         else:
             self._turns.give_back()  # The end goes out with the last batch.

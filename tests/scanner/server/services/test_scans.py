@@ -29,9 +29,11 @@ from tests.support.scans import (
     stored_digest,
 )
 from transport import CallFailed, StallReason
+from transport.byte_streams import SocketBytes
 
 if TYPE_CHECKING:
     from scanner.sources.interface import Batch
+    from transport.protocol.stream import Buffer
 
 pytestmark = pytest.mark.socket
 
@@ -187,6 +189,33 @@ async def test_little_is_read_for_little_credit(monkeypatch: pytest.MonkeyPatch)
     assert asked[:4] == [64 << 10, 128 << 10, 256 << 10, 512 << 10]
     assert asked[-1] is not None
     assert asked[-1] >= 1 << 30
+
+
+async def test_the_first_batch_is_on_the_line_before_the_second_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That one reads up to a whole block, which takes long. Tasks take turns by chance, so one scan proves nothing."""
+    written = 0
+    written_by_step: list[int] = []
+
+    def write(stream: SocketBytes, buffers: list[Buffer]) -> list[Buffer]:
+        nonlocal written
+        left = real_write(stream, buffers)
+        written += sum(map(len, buffers)) - sum(map(len, left))
+        return left
+
+    def step(source: KvSource, bytes_max: int | None = None) -> None:
+        written_by_step.append(written)
+        real_step(source, bytes_max)
+
+    real_write, real_step = SocketBytes._write, KvSource.step
+    monkeypatch.setattr(SocketBytes, "_write", write)
+    monkeypatch.setattr(KvSource, "step", step)
+    async with serving(filled_store(ROWS), config=ScannerConfig(block_rows_max=1000)) as (_, client):
+        for _ in range(12):
+            written_by_step.clear()
+            async with open_scan(client, window_only=True) as scan:
+                await scan.receive_all()
+            first, second, *_ = written_by_step
+            assert second - first >= scan.batch_sizes[0]
 
 
 async def test_scans_that_read_at_the_same_time_take_smaller_steps(monkeypatch: pytest.MonkeyPatch) -> None:
