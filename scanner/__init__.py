@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from scanner.client.log_measures import MeasuredLog
     from scanner.client.offsets import OffsetRange, OffsetsAt
     from scanner.client.point_reads import GetResult
-    from scanner.client.scan.builder import ScanMode, ScanPlan, ScanSource
     from scanner.client.scan.expressions import Column, Condition, col, parse_where
     from scanner.client.scan.group_scan import GroupBatches
+    from scanner.client.scan.plan import ScanMode, ScanPlan, ScanSource
     from scanner.client.scan.statistics import BucketStatistics, ScanStatistics
     from scanner.client.scan.table_scan import Batches
     from scanner.client.splits import BucketRanges
@@ -225,7 +225,7 @@ _HOMES: Final = {
     "scanner.data.images": "ImageInfo ImageState",
     "scanner.client.leases": "Lease LeasedBucket LeaseInfo LeaseState LeaseTarget NotLeased",
     "scanner.client.offsets": "OffsetRange OffsetsAt",
-    "scanner.client.scan.builder": "ScanMode ScanPlan ScanSource",
+    "scanner.client.scan.plan": "ScanMode ScanPlan ScanSource",
     "scanner.client.scan.statistics": "BucketStatistics ScanStatistics",
     "scanner.data.keys": "KeyRange",
     "scanner.data.table": "TableDescription",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Self, TypeVar
 
-from scanner.client.scan.builder import ScanBuilder, ScanPlan
+from scanner.client.scan.builder import ScanBuilder
+from scanner.client.scan.plan import ScanPlan
 from scanner.wire.queries import ScanQuery, query_to_proto
 
 if TYPE_CHECKING:

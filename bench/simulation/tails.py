@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from bench.simulation.model import Model
     from bench.simulation.serving import Serving
     from bench.simulation.workload import ScanTask
-    from scanner.client.scan.builder import LogStart, LogStop
+    from scanner.client.scan.plan import LogStart, LogStop
 
 SOURCES: Final = {ScanSource.LOG: pb.SCAN_SOURCE_LOG, ScanSource.HYBRID: pb.SCAN_SOURCE_HYBRID}
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from scanner.cli.app import fail, note
-from scanner.client.scan.builder import EARLIEST, END, LATEST
+from scanner.client.scan.plan import EARLIEST, END, LATEST
 
 if TYPE_CHECKING:
     from scanner import OffsetsAt

@@ -17,8 +17,8 @@ from scanner.cli.log_places import as_of_option, require_places
 from scanner.cli.options import columns_option, retries_option
 from scanner.cli.output import FIRST_ROWS_NOTE, FOR_PEOPLE, ROWS_SHOWN, format_of, open_rows, output_options
 from scanner.cli.units import counted
-from scanner.client.scan.builder import ScanMode, ScanSource
 from scanner.client.scan.credit import AUTO
+from scanner.client.scan.plan import ScanMode, ScanSource
 from scanner.sync.progress import rows_shown
 
 if TYPE_CHECKING:

@@ -36,7 +36,7 @@ from scanner.cli.ending import Ending
 from scanner.cli.log_places import parse_stop, require_places, resolve_start
 from scanner.cli.options import columns_option, json_lines_option, retries_option
 from scanner.cli.output import json_values
-from scanner.client.scan.builder import LATEST, ScanSource
+from scanner.client.scan.plan import LATEST, ScanSource
 from scanner.data.changes import (
     CHANGE_COLUMN_NAMES,
     CHANGE_COLUMNS,

@@ -9,6 +9,7 @@ import datetime
 import decimal
 import numbers
 import operator
+from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -116,3 +117,44 @@ def require_kind(what: str, value: object, kind: type) -> None:
     """
     if not isinstance(value, kind):
         raise ArgumentInvalid(f"{what} must be of type {kind.__name__}, not {value!r}")
+
+
+def offsets_given(value: int | Mapping[int, int], buckets: int, what: str) -> int | dict[int, int]:
+    """One offset of all buckets, or one of each that is named, as an argument, `what`, gives them.
+
+    Raises:
+        ArgumentInvalid: One is negative or no whole number, or of a bucket that a table of so many does not have.
+    """
+    if not isinstance(value, Mapping):
+        return whole(value, what, 0, UINT64_MAX)
+    return {
+        whole(bucket, f"the bucket in {what}", 0, buckets - 1): whole(
+            each, f"{what} of bucket {bucket}", 0, UINT64_MAX
+        )
+        for bucket, each in value.items()
+    }
+
+
+def offsets_by_bucket(value: int | Mapping[int, int], buckets: int, what: str) -> dict[int, int]:
+    """As `offsets_given`, with one offset of all buckets said of each."""
+    offsets = offsets_given(value, buckets, what)
+    return offsets if isinstance(offsets, dict) else dict.fromkeys(range(buckets), offsets)
+
+
+def histories_by_bucket(histories: Mapping[int, bytes] | None, buckets: int) -> dict[int, bytes]:
+    """The histories of buckets that an argument names, of a table of so many.
+
+    Raises:
+        ArgumentInvalid: It is no mapping to octets, or names a bucket that there is not.
+    """
+    if histories is None:
+        return {}
+    if not isinstance(histories, Mapping):
+        raise ArgumentInvalid(f"histories is a dict from bucket to its history, not {histories!r}")
+    for bucket, history in histories.items():
+        if not isinstance(history, bytes):
+            raise ArgumentInvalid(f"the history of bucket {bucket} is bytes, not {history!r}")
+    return {
+        whole(bucket, "the bucket in histories", 0, buckets - 1): history
+        for bucket, history in histories.items()
+    }

@@ -46,7 +46,7 @@ from scanner.client.credentials import CallCredentials, TlsSource, TokenSource
 from scanner.client.endpoints import Dial, connect_by_tcp, parse_endpoint
 from scanner.client.leases import AMBIGUOUS, Leasable, Lease, LeaseInfo, Leases, new_lease_id, refusal
 from scanner.client.retries import RETRIES_DEFAULT, RETRIES_MAX, RetryPolicy
-from scanner.client.scan.builder import ScanPlan
+from scanner.client.scan.plan import ScanPlan
 from scanner.client.table import Scan, Table
 from scanner.data.images import ImageInfo, ImageState
 from scanner.data.table import BUCKETS_MAX, TableDescription

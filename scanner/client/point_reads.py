@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from scanner.client.arguments import offsets_by_bucket
 from scanner.client.calls import call_unary
 from scanner.client.request_rows import REQUEST_ROWS_MAX, conformed
 from scanner.client.retries import retried
-from scanner.client.scan.builder import offsets_by_bucket
 from scanner.data.keys import KeyCodec, buckets_of
 from scanner.errors import ArgumentInvalid, DataCorrupted, KeyInvalid, TableNotFound
 from scanner.proto.weir.v1 import tables_pb2 as pb

@@ -14,7 +14,15 @@ from typing import Any, TypeAlias, overload
 import pyarrow as pa
 import trio
 
-from scanner.client.arguments import TEXT_OR_OCTETS, UINT64_MAX, flag, require_kind, require_text, whole
+from scanner.client.arguments import (
+    TEXT_OR_OCTETS,
+    UINT64_MAX,
+    flag,
+    histories_by_bucket,
+    require_kind,
+    require_text,
+    whole,
+)
 from scanner.client.arrow_input import ArrowRows, Rows, is_rows, read_arrow
 from scanner.client.calls import call_unary, require_about, table_told
 from scanner.client.connection import Connection, Lasting
@@ -23,9 +31,10 @@ from scanner.client.html import html_table
 from scanner.client.log_measures import MeasuredLog, measure_log
 from scanner.client.offsets import OffsetRange, OffsetsAt, list_offsets, offsets_at
 from scanner.client.point_reads import GetResult, get_rows
-from scanner.client.scan.builder import KeyPrefix, ScanBuilder, ScanPlan, histories_by_bucket
+from scanner.client.scan.builder import KeyPrefix, ScanBuilder
 from scanner.client.scan.folded import FoldedScan, TableAt, folded_scan
 from scanner.client.scan.group_scan import GroupBatches, open_group_scan
+from scanner.client.scan.plan import ScanPlan
 from scanner.client.scan.table_scan import Batches, open_scan
 from scanner.client.splits import BucketRanges, split_bucket
 from scanner.client.transactions import Transaction, TransactionInfo, list_transactions

@@ -30,7 +30,8 @@ from scanner.client.log_measures import MeasuredLog
 from scanner.client.offsets import OffsetRange, OffsetsAt
 from scanner.client.point_reads import GetResult
 from scanner.client.retries import RETRIES_DEFAULT
-from scanner.client.scan.builder import KeyPrefix, ScanPlan
+from scanner.client.scan.builder import KeyPrefix
+from scanner.client.scan.plan import ScanPlan
 from scanner.client.splits import BucketRanges
 from scanner.client.table import Keys
 from scanner.client.transactions import TransactionInfo

@@ -16,8 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import trio
 
-from scanner.client.scan.builder import ScanBuilder, ScanPlan
+from scanner.client.scan.builder import ScanBuilder
 from scanner.client.scan.folded import TableAt
+from scanner.client.scan.plan import ScanPlan
 from scanner.client.scan.resume_position import BucketPosition
 from scanner.client.scan.statistics import ScanStatistics
 from scanner.client.scan.table_scan import Batches as TrioBatches

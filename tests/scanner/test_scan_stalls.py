@@ -9,7 +9,7 @@ import trio
 import trio.testing
 
 from scanner.client.scan.batch_queue import HandOff
-from scanner.client.scan.builder import ScanMode
+from scanner.client.scan.plan import ScanMode
 from scanner.client.scan.turns import Delivery
 from tests.support.client import open_table, rows
 from transport import StallReason

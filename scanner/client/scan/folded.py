@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from scanner.client.scan.builder import END, ScanPlan, ScanSource, offsets_by_bucket
+from scanner.client.arguments import offsets_by_bucket
+from scanner.client.scan.plan import END, ScanPlan, ScanSource
 from scanner.data.changes import CHANGE_COLUMN_NAMES, CHANGE_TYPE
 from scanner.data.folding import Fold
 from scanner.errors import ArgumentInvalid

@@ -29,15 +29,15 @@ from typing import Final
 import pyarrow as pa
 import trio
 
-from scanner.client.arguments import require_kind
+from scanner.client.arguments import offsets_by_bucket, require_kind
 from scanner.client.calls import call_unary, require_about
 from scanner.client.connection import Connection, Lasting
 from scanner.client.failures import translated
 from scanner.client.retries import Attempts, retried
 from scanner.client.scan.batch_queue import HandOff
-from scanner.client.scan.builder import ScanMode, ScanPlan, ScanSource, offsets_by_bucket
 from scanner.client.scan.credit import START_BYTES_MAX
 from scanner.client.scan.group_positions import GroupPositions, Handed
+from scanner.client.scan.plan import ScanMode, ScanPlan, ScanSource
 from scanner.client.scan.push import BucketReceiver
 from scanner.client.scan.push_receiver import PushReceiver
 from scanner.client.scan.requests import open_request

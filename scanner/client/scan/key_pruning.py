@@ -15,7 +15,7 @@ from scanner.data.key_ranges import NO_KEYS, intersection, is_empty
 from scanner.data.keys import KeyRange, bucket_of, successor
 
 if TYPE_CHECKING:
-    from scanner.client.scan.builder import ScanPlan
+    from scanner.client.scan.plan import ScanPlan
 
 
 def ranges_to_read(plan: ScanPlan) -> dict[int, KeyRange]:

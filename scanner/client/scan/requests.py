@@ -6,7 +6,7 @@ import datetime
 from typing import TYPE_CHECKING, Final
 
 from scanner.client.arguments import microseconds
-from scanner.client.scan.builder import LATEST, ScanPlan, ScanSource
+from scanner.client.scan.plan import LATEST, ScanPlan, ScanSource
 from scanner.data.keys import ALL_KEYS
 from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.wire.queries import ScanQuery, query_to_proto

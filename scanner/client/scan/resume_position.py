@@ -39,7 +39,7 @@ from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.wire.predicates import predicate_to_proto
 
 if TYPE_CHECKING:
-    from scanner.client.scan.builder import ScanPlan
+    from scanner.client.scan.plan import ScanPlan
 
 _VERSION: Final = 1
 _BEGINNING: Final = f"weir-position-{_VERSION}:"

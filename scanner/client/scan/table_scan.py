@@ -26,13 +26,13 @@ from scanner.client.arguments import EPOCH
 from scanner.client.connection import Connection
 from scanner.client.retries import Attempts
 from scanner.client.scan.batch_queue import HandOff
-from scanner.client.scan.builder import EARLIEST, END, ScanMode, ScanPlan, ScanSource
 from scanner.client.scan.columns import AskedColumns
 from scanner.client.scan.credit import ScanCredit
 from scanner.client.scan.fetch import LogFetcher
 from scanner.client.scan.fetch_receiver import FetchOptions, FetchReceiver
 from scanner.client.scan.key_pruning import ranges_to_read
 from scanner.client.scan.page_receiver import PageReceiver
+from scanner.client.scan.plan import EARLIEST, END, ScanMode, ScanPlan, ScanSource
 from scanner.client.scan.pull import BucketFetcher, PageSource
 from scanner.client.scan.push import BucketReceiver
 from scanner.client.scan.push_receiver import PushReceiver

@@ -8,8 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from scanner.client.scan.builder import ScanBuilder, ScanMode, ScanPlan, ScanSource
+from scanner.client.scan.builder import ScanBuilder
 from scanner.client.scan.expressions import Condition, col, parse_where
+from scanner.client.scan.plan import ScanMode, ScanPlan, ScanSource
 from scanner.data.filters import Operator, Predicate
 from scanner.data.keys import KeyCodec, KeyRange, prefix_end
 from scanner.data.table import TableDescription

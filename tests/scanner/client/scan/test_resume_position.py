@@ -17,7 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scanner import ArgumentInvalid, ResumeTokenInvalid, col
-from scanner.client.scan.builder import ScanBuilder, ScanPlan
+from scanner.client.scan.builder import ScanBuilder
+from scanner.client.scan.plan import ScanPlan
 from scanner.client.scan.resume_position import BucketPosition, ResumePosition, position_of, read_position
 from scanner.data.digest import checksum
 from scanner.data.table import TableDescription

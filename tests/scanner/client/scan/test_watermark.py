@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scanner.client.scan import push_receiver
-from scanner.client.scan.builder import ScanPlan, ScanSource
+from scanner.client.scan.plan import ScanPlan, ScanSource
 from scanner.client.scan.push_receiver import Arrival, PushReceiver
 from scanner.client.scan.statistics import BucketProgress
 from scanner.client.scan.table_scan import Batches

@@ -19,7 +19,7 @@ import trio
 
 import scanner
 import transport
-from scanner.client.scan.builder import ScanMode
+from scanner.client.scan.plan import ScanMode
 from scanner.errors import (
     ArgumentInvalid,
     PermissionDenied,
