@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from scanner.client.client import Client, connect
     from scanner.client.credentials import read_token, tls
     from scanner.client.groups import GroupBucket, GroupInfo, GroupSummary
-    from scanner.client.leases import Lease, LeasedBucket, LeaseInfo, LeaseState, LeaseTarget, NotLeased
+    from scanner.client.held_lease import Lease
+    from scanner.client.leases import LeasedBucket, LeaseInfo, LeaseState, LeaseTarget, NotLeased
     from scanner.client.log_measures import MeasuredLog
     from scanner.client.offsets import OffsetRange, OffsetsAt
     from scanner.client.point_reads import GetResult
@@ -223,7 +224,8 @@ _HOMES: Final = {
     "scanner.client.log_measures": "MeasuredLog",
     "scanner.data.half_applied": "HalfApplied",
     "scanner.data.images": "ImageInfo ImageState",
-    "scanner.client.leases": "Lease LeasedBucket LeaseInfo LeaseState LeaseTarget NotLeased",
+    "scanner.client.held_lease": "Lease",
+    "scanner.client.leases": "LeasedBucket LeaseInfo LeaseState LeaseTarget NotLeased",
     "scanner.client.offsets": "OffsetRange OffsetsAt",
     "scanner.client.scan.plan": "ScanMode ScanPlan ScanSource",
     "scanner.client.scan.statistics": "BucketStatistics ScanStatistics",

@@ -44,7 +44,8 @@ from scanner.client.calls import call_unary, require_about, table_told
 from scanner.client.connection import Connection, open_connection
 from scanner.client.credentials import CallCredentials, TlsSource, TokenSource
 from scanner.client.endpoints import Dial, connect_by_tcp, parse_endpoint
-from scanner.client.leases import AMBIGUOUS, Leasable, Lease, LeaseInfo, Leases, new_lease_id, refusal
+from scanner.client.held_lease import Lease
+from scanner.client.leases import AMBIGUOUS, Leasable, LeaseInfo, Leases, new_lease_id, refusal
 from scanner.client.retries import RETRIES_DEFAULT, RETRIES_MAX, RetryPolicy
 from scanner.client.scan.plan import ScanPlan
 from scanner.client.table import Scan, Table

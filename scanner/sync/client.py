@@ -12,7 +12,6 @@ from typing import Self, overload
 import pyarrow as pa
 
 from scanner.client import client as trio_client
-from scanner.client import leases as trio_leases
 from scanner.client import table as trio_table
 from scanner.client.admin import (
     CheckpointInfo,
@@ -25,6 +24,7 @@ from scanner.client.arrow_input import Rows, is_rows, to_arrow
 from scanner.client.client import BUCKETS_DEFAULT
 from scanner.client.credentials import TlsSource, TokenSource
 from scanner.client.groups import GroupInfo, GroupSummary
+from scanner.client.held_lease import Lease as TrioLease
 from scanner.client.leases import Leasable, LeaseInfo
 from scanner.client.log_measures import MeasuredLog
 from scanner.client.offsets import OffsetRange, OffsetsAt
@@ -213,7 +213,7 @@ class Client:
         id_age_s: float | None = None,
     ) -> Lease:
         """Keep states of buckets readable; see `scanner.Client.acquire_lease`. Use the lease in a `with` block."""
-        acquired: list[trio_leases.Lease] = []
+        acquired: list[TrioLease] = []
         given_up = False
 
         async def acquire() -> None:

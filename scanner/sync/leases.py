@@ -1,4 +1,4 @@
-"""The blocking twin of `scanner.client.leases`; part of `scanner.sync`."""
+"""The blocking twins of `scanner.client.held_lease` and `scanner.client.leases`; part of `scanner.sync`."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
-from scanner.client import leases as lease_client
+from scanner.client.held_lease import Lease as TrioLease
 from scanner.client.leases import Leasable, LeasedBucket, LeaseInfo, NotLeased
+from scanner.client.leases import Leases as TrioLeases
 from scanner.data.half_applied import HalfApplied
 from scanner.sync.portal import Held, Portal
 
@@ -19,10 +20,10 @@ class Lease:
     leaving the block raises LeaseNotFound, unless something else does.
     """
 
-    def __init__(self, portal: Portal, lease: lease_client.Lease) -> None:
+    def __init__(self, portal: Portal, lease: TrioLease) -> None:
         self._portal = portal
         self._lease = lease
-        self._held: Held[lease_client.Lease] | None = None
+        self._held: Held[TrioLease] | None = None
 
     @property
     def id(self) -> str:
@@ -93,7 +94,7 @@ class Lease:
 class Leases:
     """The calls on leases by their ids; see `scanner.client.leases.Leases`."""
 
-    def __init__(self, portal: Portal, leases: lease_client.Leases) -> None:
+    def __init__(self, portal: Portal, leases: TrioLeases) -> None:
         self._portal = portal
         self._leases = leases
 
