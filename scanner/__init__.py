@@ -30,10 +30,11 @@ if TYPE_CHECKING:
     from scanner.client.scan.expressions import Column, Condition, col, parse_where
     from scanner.client.scan.group_scan import GroupBatches
     from scanner.client.scan.plan import ScanMode, ScanPlan, ScanSource
+    from scanner.client.scan.scan import GroupScan, Scan
     from scanner.client.scan.statistics import BucketStatistics, ScanStatistics
     from scanner.client.scan.table_scan import Batches
     from scanner.client.splits import BucketRanges
-    from scanner.client.table import GroupScan, Scan, Table
+    from scanner.client.table import Table
     from scanner.client.transactions import PartWriter, Published, Staged, Transaction, TransactionInfo
     from scanner.client.writer import Writer, WriteResult
     from scanner.data.digest import combine_digests, join_digests
@@ -206,7 +207,8 @@ _HOMES: Final = {
     "scanner.client.groups": "GroupBucket GroupInfo GroupSummary",
     "scanner.client.scan.group_scan": "GroupBatches",
     "scanner.client.splits": "BucketRanges",
-    "scanner.client.table": "GroupScan Scan Table",
+    "scanner.client.scan.scan": "GroupScan Scan",
+    "scanner.client.table": "Table",
     "scanner.data.digest": "combine_digests join_digests",
     "scanner.data.folding": "Fold",
     "scanner.errors": (

@@ -48,7 +48,8 @@ from scanner.client.held_lease import Lease
 from scanner.client.leases import AMBIGUOUS, Leasable, LeaseInfo, Leases, new_lease_id, refusal
 from scanner.client.retries import RETRIES_DEFAULT, RETRIES_MAX, RetryPolicy
 from scanner.client.scan.plan import ScanPlan
-from scanner.client.table import Scan, Table
+from scanner.client.scan.scan import Scan
+from scanner.client.table import Table
 from scanner.data.images import ImageInfo, ImageState
 from scanner.data.table import BUCKETS_MAX, TableDescription
 from scanner.errors import (

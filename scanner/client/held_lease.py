@@ -10,17 +10,10 @@ from typing import Any, Final, Self
 
 import trio
 
-from scanner.client.arguments import (
-    bucket_number,
-    whole_number,
-)
+from scanner.client.arguments import bucket_number, whole_number
 from scanner.client.leases import AMBIGUOUS, Leasable, LeasedBucket, LeaseInfo, Leases, LeaseTarget, NotLeased
 from scanner.data.half_applied import HalfApplied
-from scanner.errors import (
-    ArgumentInvalid,
-    LeaseNotFound,
-    ScannerError,
-)
+from scanner.errors import ArgumentInvalid, LeaseNotFound, ScannerError
 from scanner.tasks import bare
 
 _RENEWALS_PER_TTL: Final = 3

@@ -12,7 +12,7 @@ import trio
 from scanner.client.scan.builder import ScanBuilder
 from scanner.client.scan.group_scan import GroupBatches as TrioGroupBatches
 from scanner.client.scan.plan import ScanPlan
-from scanner.client.table import GroupScan as TrioGroupScan
+from scanner.client.scan.scan import GroupScan as TrioGroupScan
 from scanner.sync.hand_over import HandOver
 from scanner.sync.portal import Held, Portal
 

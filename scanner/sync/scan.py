@@ -20,9 +20,9 @@ from scanner.client.scan.builder import ScanBuilder
 from scanner.client.scan.folded import TableAt
 from scanner.client.scan.plan import ScanPlan
 from scanner.client.scan.resume_position import BucketPosition
+from scanner.client.scan.scan import Scan as TrioScan
 from scanner.client.scan.statistics import ScanStatistics
 from scanner.client.scan.table_scan import Batches as TrioBatches
-from scanner.client.table import Scan as TrioScan
 from scanner.errors import SchemaMismatch
 from scanner.extras import extras_needed
 from scanner.sync.groups import GroupScan

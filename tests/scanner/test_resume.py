@@ -44,8 +44,8 @@ from tests.support.push_messages import DIGEST, LOG_OFFSET, SCHEMA, end, heartbe
 from transport import TransportConfig
 
 if TYPE_CHECKING:
+    from scanner.client.scan.scan import Scan
     from scanner.client.scan.statistics import ScanStatistics
-    from scanner.client.table import Scan
     from transport import ServerStream
 
 WHOLE = [started(), rows(0, [0, 1], token=b"2"), rows(2, [2, 3], token=b"4"), end(4)]

@@ -15,7 +15,7 @@ from tests.support.push_messages import end, rows, started
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from scanner.client.table import Scan
+    from scanner.client.scan.scan import Scan
 
 FIRST_HALF = [started(), rows(0, [0, 1], token=b"2")]
 SECOND_HALF = [started(row_ordinal=2), rows(2, [2, 3], token=b"4"), end(4)]

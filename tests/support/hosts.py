@@ -28,8 +28,8 @@ from transport import ServerStream, TransportConfig
 from transport.server import Handler, Server
 
 if TYPE_CHECKING:
+    from scanner.client.scan.scan import Scan
     from scanner.client.scan.statistics import ScanStatistics
-    from scanner.client.table import Scan
 
 
 class MemoryHost:
