@@ -19,7 +19,8 @@ from scanner.server.config import ScannerConfig
 from scanner.server.server import Server, open_server
 from scanner.tasks import bare
 from scanner.wire import methods
-from scanner.wire.batches import RowBatch, decode_batch, decode_scan_response, decode_schema, verify_payload
+from scanner.wire.arrow_ipc import decode_batch, decode_schema, verify_payload
+from scanner.wire.batches import RowBatch, decode_scan_response
 
 if TYPE_CHECKING:
     from scanner.client.table import Table

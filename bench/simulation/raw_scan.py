@@ -24,7 +24,8 @@ from scanner.client.failures import as_scanner_error
 from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.tasks import bare
 from scanner.wire import methods
-from scanner.wire.batches import RowBatch, decode_batch, decode_scan_response, decode_schema, verify_payload
+from scanner.wire.arrow_ipc import decode_batch, decode_schema, verify_payload
+from scanner.wire.batches import RowBatch, decode_scan_response
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -28,7 +28,7 @@ from scanner.data.keys import KeyCodec, buckets_of
 from scanner.errors import ArgumentInvalid, DataCorrupted, KeyInvalid, TableNotFound
 from scanner.proto.weir.v1 import tables_pb2 as pb
 from scanner.wire import methods
-from scanner.wire.batches import decode_stream, encode_stream, verify_payload
+from scanner.wire.arrow_ipc import decode_stream, encode_stream, verify_payload
 
 if TYPE_CHECKING:
     from scanner.client.arrow_input import ArrowRows

@@ -40,7 +40,7 @@ from scanner.data.table import TableDescription
 from scanner.errors import ArgumentInvalid, DataCorrupted, KeyInvalid
 from scanner.proto.weir.v1 import tables_pb2 as pb
 from scanner.wire import methods
-from scanner.wire.batches import encode_schema
+from scanner.wire.arrow_ipc import encode_schema
 
 Keys: TypeAlias = Rows | Sequence[Sequence[object] | Mapping[str, object]]
 """Primary keys: rows of the key columns, or tuples in key order, or dicts."""

@@ -47,7 +47,7 @@ from scanner.errors import (
 from scanner.proto.weir.v1 import tables_pb2 as pb
 from scanner.wire import methods
 from scanner.wire.answers import parse_answer
-from scanner.wire.batches import encode_stream
+from scanner.wire.arrow_ipc import encode_stream
 from scanner.wire.seals import sealed
 from transport import TransportError
 

@@ -33,7 +33,7 @@ from scanner.sources.merged_rows import merged
 from scanner.sources.skipped_rows import SkippedRows
 from scanner.sources.sorted_runs import Entries
 from scanner.storage.images.format import ImageDamaged
-from scanner.wire.batches import decode_batch
+from scanner.wire.arrow_ipc import decode_batch
 
 if TYPE_CHECKING:
     import numpy as np

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from scanner.data.row_block import RowBlock
 from scanner.storage.images.format import BLOCK_ROWS_MAX
-from scanner.wire.batches import batch_size_bytes, fitting_rows
+from scanner.wire.arrow_ipc import batch_size_bytes, fitting_rows
 
 if TYPE_CHECKING:
     from scanner.data.keys import KeyCodec

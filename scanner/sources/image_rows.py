@@ -16,7 +16,7 @@ from scanner.data.crc_shift import shifted
 from scanner.data.digest import DIGEST_EMPTY
 from scanner.data.octets import octets_of
 from scanner.data.table import require_columns
-from scanner.wire.batches import EncodedRows
+from scanner.wire.arrow_ipc import EncodedRows
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

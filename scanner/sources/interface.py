@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from scanner.data.keys import KeyCodec
     from scanner.data.row_block import WorkOutKey
     from scanner.data.rows import RowCodec
-    from scanner.wire.batches import EncodedRows
+    from scanner.wire.arrow_ipc import EncodedRows
 
 
 class EndReason(enum.Enum):

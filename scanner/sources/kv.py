@@ -32,14 +32,14 @@ from scanner.data.keys import KeyCodec
 from scanner.data.position import START, Position
 from scanner.sources.image import ImageScan
 from scanner.sources.interface import Batch, EndReason
-from scanner.wire.batches import batch_size_bytes, envelope_size_bytes, fitting_rows
+from scanner.wire.arrow_ipc import batch_size_bytes, envelope_size_bytes, fitting_rows
 
 if TYPE_CHECKING:
     from scanner.data.row_block import WorkOutKey
     from scanner.data.rows import RowCodec
     from scanner.data.table import TableDescription
     from scanner.sources.interface import RowScan, StoredRows
-    from scanner.wire.batches import EncodedRows
+    from scanner.wire.arrow_ipc import EncodedRows
     from scanner.wire.queries import ScanQuery
 
 

@@ -23,7 +23,7 @@ from scanner.data.changes import ChangeRange
 from scanner.data.position import START, Position
 from scanner.errors import StoreClosed
 from scanner.sources.interface import Batch, EndReason
-from scanner.wire.batches import batch_size_bytes, fitting_rows
+from scanner.wire.arrow_ipc import batch_size_bytes, fitting_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -29,7 +29,7 @@ import numpy as np
 import pyarrow as pa
 
 from scanner.data.changes import change_rows, table_columns
-from scanner.wire.batches import EncodedRows, batch_size_bytes, encode_rows
+from scanner.wire.arrow_ipc import EncodedRows, batch_size_bytes, encode_rows
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

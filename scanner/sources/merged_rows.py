@@ -17,7 +17,7 @@ from scanner.data.crc_shift import shifted, shifted_each
 from scanner.data.digest import DIGEST_EMPTY, checksum
 from scanner.data.row_block import RowBlock
 from scanner.storage.images.reader import ImageBlock
-from scanner.wire.batches import encode_rows
+from scanner.wire.arrow_ipc import encode_rows
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

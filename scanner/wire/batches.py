@@ -1,9 +1,9 @@
 """Row batches on the wire: small protobuf fields in front, the Arrow payload behind, copied by neither end.
 
-A `RowBatch` and a page carry their Arrow IPC message as the last field. The encoder
-therefore returns two parts, a prefix of some 30 bytes, and a resume token, and the payload as Arrow made it; the
-transport writes both with one system call. The decoder walks the fields and hands the payload out
-as a view of the received message. The answer to a fetch has any number of batches, and twice as many parts.
+A `RowBatch` and a page carry their Arrow IPC message (`arrow_ipc`) as the last field. So the encoder returns two parts:
+some 30 bytes and a resume token in front, and the payload as Arrow made it; the transport writes both with one system
+call. The decoder walks the fields and returns the payload as a view of the received message. The answer to a fetch has
+any number of batches, and twice as many parts.
 
 Invariants:
 
@@ -16,35 +16,30 @@ Invariants:
    a fetched batch stands is known before its bucket's length is, because that length has four octets, whatever it
    is; protobuf.js would read a varint of six to nine octets as one of ten. A receiver must not rely on the
    alignment.
-4. Bytes from a peer raise one exception: `DataCorrupted` here, where the peer is the server, and
-   `ArgumentInvalid` in the functions on requests.
+4. Bytes from a server raise one exception: `DataCorrupted`.
 
 This module knows no transport, no storage and no tables.
 """
 
 from __future__ import annotations
 
-import bisect
-import functools
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, Literal, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
 
-import pyarrow as pa
 from google.protobuf.message import DecodeError
 
-from scanner.data.arrow_metadata import require_small_metadata
-from scanner.data.arrow_sizes import decoded_bytes, require_plain_batch
 from scanner.data.changes import ChangeRange
-from scanner.data.digest import checksum
-from scanner.errors import ArgumentInvalid, DataCorrupted
+from scanner.errors import DataCorrupted
 from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.wire.fields import read_varint
 from scanner.wire.seals import require_unbroken_answer
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
+
+    from scanner.wire.arrow_ipc import EncodedRows
 
 Parts: TypeAlias = tuple[bytes | memoryview, ...]
 """One message, in pieces that are to be sent one after another."""
@@ -94,16 +89,6 @@ class RowBatch:
     """What it covers of the changelog; nothing, [0, 0), if its rows are those of a state."""
     group_epoch: int = 0
     """Of the reader group's assignment that it is for; 0: it is for none."""
-
-
-@dataclass(frozen=True, slots=True)
-class EncodedRows:
-    """Rows as they go out: made once, sent any number of times."""
-
-    payload: pa.Buffer
-    """Arrow IPC record batch message."""
-    crc32c: int
-    """Of the payload."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,157 +260,6 @@ def decode_fetched(message: Buffer) -> tuple[pb.FetchLogResponse, list[ReceivedB
         return pb.FetchLogResponse.FromString(small), [_fetched_bucket(each) for each in buckets]
     except (DecodeError, IndexError, ValueError) as error:
         raise DataCorrupted(f"the answer to a fetch cannot be read: {error}") from error
-
-
-def verify_payload(payload: Buffer, crc32c: int) -> None:
-    """Compare a payload with the checksum that came with it.
-
-    Raises:
-        DataCorrupted: They differ: the bytes were changed on their way.
-    """
-    found = checksum(payload)
-    if found != crc32c:
-        raise DataCorrupted(f"a batch's checksum is {found:#010x}, but the server sent {crc32c:#010x}")
-
-
-class _HasChecksum(Protocol):
-    """A request that may say which checksum its octets have."""
-
-    crc32c: int
-
-    def HasField(self, field_name: Literal["crc32c"]) -> bool:
-        """Whether it does."""
-
-
-def require_unchanged(octets: Buffer, request: _HasChecksum) -> None:
-    """Compare what a request brings with the checksum that came with it, if one did.
-
-    Raises:
-        ArgumentInvalid: They differ: the octets were changed on their way.
-    """
-    if request.HasField("crc32c") and (found := checksum(octets)) != request.crc32c:
-        raise ArgumentInvalid(
-            "the request was changed on its way, and nothing was done: its rows or keys have the checksum"
-            f" {found:#010x}, and the client sent {request.crc32c:#010x}; the network damages what it carries, which"
-            " TLS would find"
-        )
-
-
-def encode_schema(schema: pa.Schema) -> bytes:
-    """A schema as an Arrow IPC message."""
-    encoded: bytes = schema.serialize().to_pybytes()
-    return encoded
-
-
-def decode_schema(encoded: Buffer) -> pa.Schema:
-    """Read a schema from an Arrow IPC message.
-
-    Raises:
-        ArgumentInvalid: The bytes are no such message.
-    """
-    try:
-        require_small_metadata(encoded)
-        schema = pa.ipc.read_schema(pa.py_buffer(encoded))
-        require_text(schema)
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise ArgumentInvalid(f"the schema is not an Arrow IPC schema message: {error}") from error
-    return schema
-
-
-def require_text(schema: pa.Schema) -> None:
-    """Check that names and time zones in a schema from the peer are UTF-8: Arrow does so only when they are used.
-
-    Raises:
-        UnicodeDecodeError: One is not.
-    """
-    for field in schema:
-        kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
-        _ = field.name, pa.types.is_timestamp(kind) and kind.tz
-
-
-def encode_batch(batch: pa.RecordBatch) -> pa.Buffer:
-    """A batch as an Arrow IPC message, without its schema; dictionaries are not supported."""
-    return batch.serialize()
-
-
-def encode_rows(batch: pa.RecordBatch) -> EncodedRows:
-    """A batch as `encode_batch` makes it, with its checksum."""
-    payload = encode_batch(batch)
-    return EncodedRows(payload, checksum(payload))
-
-
-def encode_stream(batch: pa.RecordBatch) -> bytes:
-    """A batch as an Arrow IPC stream: schema, batch, end."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema) as writer:
-        writer.write_batch(batch)
-    encoded: bytes = sink.getvalue().to_pybytes()
-    return encoded
-
-
-def decode_stream(stream: Buffer, schema: pa.Schema) -> pa.Table:
-    """Read an Arrow IPC stream of a schema that is known.
-
-    Raises:
-        DataCorrupted: The bytes are no such stream, with something behind it, of another schema, or compressed: that
-            could take any room.
-    """
-    try:
-        if decoded_bytes(stream)[1] > memoryview(stream).nbytes:
-            raise DataCorrupted("rows are in a compressed Arrow IPC stream")
-        with pa.ipc.open_stream(pa.py_buffer(stream)) as reader:
-            if not reader.schema.equals(schema):
-                raise DataCorrupted(f"rows have the columns {reader.schema}, not {schema}")
-            table = reader.read_all()
-            table.validate(full=True)
-            return table
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise DataCorrupted(f"rows are not an Arrow IPC stream: {error}") from error
-
-
-def decode_batch(payload: Buffer, schema: pa.Schema) -> pa.RecordBatch:
-    """Read a batch whose columns are views of `payload`.
-
-    Raises:
-        DataCorrupted: The bytes are no record batch of that schema, or a compressed one, which could take any room.
-    """
-    try:
-        require_plain_batch(payload)
-        return pa.ipc.read_record_batch(pa.py_buffer(payload), schema)
-    except (pa.ArrowException, EOFError, OSError, ValueError) as error:
-        raise DataCorrupted(f"a batch is not an Arrow IPC record batch of the schema: {error}") from error
-
-
-def batch_size_bytes(batch: pa.RecordBatch) -> int:
-    """Length of what `encode_batch` would return, without making it."""
-    size: int = pa.ipc.get_record_batch_size(batch)
-    return size
-
-
-@functools.lru_cache(maxsize=256)
-def envelope_size_bytes(schema: pa.Schema) -> int:
-    """Length of what `encode_batch` returns for a batch without rows."""
-    return batch_size_bytes(pa.RecordBatch.from_pylist([], schema))
-
-
-def fitting_rows(rows: pa.RecordBatch, payload_bytes_max: int, rows_max: int) -> tuple[int, int]:
-    """How many leading rows fit into both bounds, at least one, and the length of their Arrow IPC message.
-
-    Args:
-        rows: At least one.
-        payload_bytes_max: Of the message, except that a single row may be larger.
-        rows_max: Above 0.
-    """
-    most = min(rows.num_rows, rows_max)
-    size = batch_size_bytes(rows.slice(0, most))
-    if size <= payload_bytes_max or most == 1:
-        return most, size
-    # The size grows with the rows, if not by the same amount for each.
-    fitting = bisect.bisect_right(
-        range(1, most), payload_bytes_max, key=lambda count: batch_size_bytes(rows.slice(0, count))
-    )
-    count = max(fitting, 1)
-    return count, batch_size_bytes(rows.slice(0, count))
 
 
 def _batch_prefix(

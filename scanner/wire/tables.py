@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from scanner.data.table import TableDescription
 from scanner.proto.weir.v1 import tables_pb2 as pb
-from scanner.wire.batches import decode_schema, encode_schema
+from scanner.wire.arrow_ipc import decode_schema, encode_schema
 
 
 def description_to_proto(description: TableDescription) -> pb.TableDescription:

@@ -14,7 +14,7 @@ from scanner.proto.weir.v1 import tables_pb2
 from scanner.server.server import open_server
 from scanner.storage.memory.store import MemoryStore
 from scanner.wire import methods
-from scanner.wire.batches import encode_stream
+from scanner.wire.arrow_ipc import encode_stream
 from tests.support.client import SCHEMA, open_client, rows
 from transport import TransportConfig, TransportError
 

@@ -17,15 +17,13 @@ import pytest
 
 from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.wire import methods
+from scanner.wire.arrow_ipc import decode_batch, decode_schema, verify_payload
 from scanner.wire.batches import (
     ReceivedPage,
     RowBatch,
-    decode_batch,
     decode_scan_page,
     decode_scan_response,
-    decode_schema,
     decode_session_page,
-    verify_payload,
 )
 from tests.support.scans import SCAN, SCHEMA, SESSION
 

@@ -9,7 +9,8 @@ import pyarrow as pa
 
 from scanner.data.digest import checksum
 from scanner.proto.weir.v1 import scanner_pb2 as pb
-from scanner.wire.batches import NO_CHANGES, encode_batch, encode_row_batch, encode_schema
+from scanner.wire.arrow_ipc import encode_batch, encode_schema
+from scanner.wire.batches import NO_CHANGES, encode_row_batch
 
 if TYPE_CHECKING:
     from scanner.data.changes import ChangeRange

@@ -23,7 +23,8 @@ from scanner.server.server import Server, open_server
 from scanner.storage.interface import Mutation, Store
 from scanner.storage.memory.store import MemoryStore
 from scanner.wire import methods
-from scanner.wire.batches import RowBatch, decode_batch, decode_scan_response, decode_schema, verify_payload
+from scanner.wire.arrow_ipc import decode_batch, decode_schema, verify_payload
+from scanner.wire.batches import RowBatch, decode_scan_response
 from scanner.wire.statuses import from_call_failed
 from scanner.wire.tables import description_to_proto
 

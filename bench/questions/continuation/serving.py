@@ -30,7 +30,7 @@ from scanner.server.pull import fetch
 from scanner.server.server import Server, open_server
 from scanner.sources import log_blocks
 from scanner.storage.rocksdb.config import StorageConfig
-from scanner.wire.batches import EncodedRows, encode_rows
+from scanner.wire.arrow_ipc import EncodedRows, encode_rows
 from transport import TransportConfig
 
 if TYPE_CHECKING:

@@ -22,7 +22,8 @@ from scanner.client.calls import require_about
 from scanner.client.scan.sequence import no_rows, require_rows, require_schema
 from scanner.errors import DataCorrupted
 from scanner.proto.weir.v1 import scanner_pb2 as pb
-from scanner.wire.batches import decode_batch, decode_fetched, verify_payload
+from scanner.wire.arrow_ipc import decode_batch, verify_payload
+from scanner.wire.batches import decode_fetched
 from scanner.wire.statuses import from_detail
 
 if TYPE_CHECKING:

@@ -19,7 +19,8 @@ from scanner.client.scan.resume_position import BucketPosition
 from scanner.client.scan.sequence import RowSequence, require_bucket, require_rows, require_schema
 from scanner.errors import DataCorrupted, ScanIncomplete
 from scanner.proto.weir.v1 import scanner_pb2 as pb
-from scanner.wire.batches import decode_batch, decode_scan_page
+from scanner.wire.arrow_ipc import decode_batch
+from scanner.wire.batches import decode_scan_page
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -31,7 +31,8 @@ from scanner.client.scan.sequence import RowSequence, no_rows, require_bucket, r
 from scanner.data.changes import COMMIT_TIMESTAMP
 from scanner.errors import DataCorrupted, Draining, InternalError, ScanIncomplete, ScannerError
 from scanner.proto.weir.v1 import scanner_pb2 as pb
-from scanner.wire.batches import RowBatch, decode_batch, decode_scan_response
+from scanner.wire.arrow_ipc import decode_batch
+from scanner.wire.batches import RowBatch, decode_scan_response
 from transport import FlowControlViolation, StallTimes
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from scanner.data.digest import checksum
 from scanner.errors import ArgumentInvalid, DataCorrupted, SchemaMismatch
-from scanner.wire.batches import decode_schema
+from scanner.wire.arrow_ipc import decode_schema
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

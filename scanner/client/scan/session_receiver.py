@@ -17,7 +17,8 @@ from scanner.client.scan.columns import AskedColumns, as_asked
 from scanner.client.scan.sequence import RowSequence, require_bucket, require_rows, require_schema
 from scanner.errors import DataCorrupted, ScanIncomplete
 from scanner.proto.weir.v1 import scanner_pb2 as pb
-from scanner.wire.batches import decode_batch, decode_session_page
+from scanner.wire.arrow_ipc import decode_batch
+from scanner.wire.batches import decode_session_page
 
 if TYPE_CHECKING:
     import pyarrow as pa

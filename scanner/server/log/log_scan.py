@@ -24,14 +24,8 @@ from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.server.scan.interface import SourceScan
 from scanner.server.scan.tokens import MODEL_PUSH, TOKEN_OVERHEAD_BYTES, TokenState, stop_id
 from scanner.sources.log import LogSource
-from scanner.wire.batches import (
-    ANY_CHANGES,
-    ANY_GROUP_EPOCH,
-    encode_row_batch,
-    encode_rows,
-    encode_schema,
-    row_batch_overhead,
-)
+from scanner.wire.arrow_ipc import encode_rows, encode_schema
+from scanner.wire.batches import ANY_CHANGES, ANY_GROUP_EPOCH, encode_row_batch, row_batch_overhead
 
 if TYPE_CHECKING:
     from scanner.server.scan.interface import BatchLimits

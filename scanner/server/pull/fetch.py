@@ -29,7 +29,8 @@ import trio
 from scanner.errors import ScannerError
 from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.server.fairness import pass_turn
-from scanner.wire.batches import FetchedBatch, encode_rows
+from scanner.wire.arrow_ipc import encode_rows
+from scanner.wire.batches import FetchedBatch
 from scanner.wire.statuses import message_and_detail
 
 if TYPE_CHECKING:

@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from scanner.server.fairness import page_step_bytes, pass_turn
-from scanner.wire.batches import PageFieldsT, Parts, encode_page, encode_rows
+from scanner.wire.arrow_ipc import encode_rows
+from scanner.wire.batches import PageFieldsT, Parts, encode_page
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

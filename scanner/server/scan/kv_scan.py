@@ -20,7 +20,8 @@ from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.server.scan.interface import SourceScan
 from scanner.server.scan.tokens import TOKEN_OVERHEAD_BYTES, TokenState
 from scanner.sources.kv import KvSource
-from scanner.wire.batches import encode_row_batch, encode_rows, encode_schema, row_batch_overhead
+from scanner.wire.arrow_ipc import encode_rows, encode_schema
+from scanner.wire.batches import encode_row_batch, row_batch_overhead
 
 if TYPE_CHECKING:
     from scanner.server.scan.interface import BatchLimits

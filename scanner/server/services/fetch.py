@@ -23,7 +23,8 @@ from scanner.server.counters import HolderKind
 from scanner.server.fairness import pass_turn_among
 from scanner.server.pull.fetch import BucketFetch, Fetch, FetchLimits
 from scanner.server.services.scans import holder_of
-from scanner.wire.batches import encode_fetched, encode_schema
+from scanner.wire.arrow_ipc import encode_schema
+from scanner.wire.batches import encode_fetched
 from scanner.wire.queries import parse_request, query_from_proto
 
 if TYPE_CHECKING:

@@ -36,7 +36,7 @@ from scanner.server.pull.pages import Page, make_page, sealed
 from scanner.server.scan.read_sources import ReadSource
 from scanner.server.scan.resumes import offset_to_resume, parse_resumable, require_history
 from scanner.server.services.scans import holder_of
-from scanner.wire.batches import encode_schema
+from scanner.wire.arrow_ipc import encode_schema
 from transport import StallReason
 
 if TYPE_CHECKING:

@@ -39,7 +39,7 @@ from scanner.server.fairness import pass_turn
 from scanner.server.scan.resumes import require_history
 from scanner.server.tables.writes import read_arrow_stream
 from scanner.sources.lookup import Lookup, PastTooLarge, lost
-from scanner.wire.batches import encode_stream, require_unchanged
+from scanner.wire.arrow_ipc import encode_stream, require_unchanged
 from scanner.wire.queries import meant_table_id, parse_request
 from transport import StallReason
 

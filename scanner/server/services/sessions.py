@@ -20,7 +20,7 @@ from scanner.server.pull.lifetimes import send_first
 from scanner.server.pull.pages import Page, make_page, sealed
 from scanner.server.pull.sessions import Repeat, Session, SessionRegistry
 from scanner.server.services.scans import holder_of
-from scanner.wire.batches import encode_schema
+from scanner.wire.arrow_ipc import encode_schema
 from scanner.wire.queries import parse_request
 from transport import StallReason
 

@@ -27,7 +27,7 @@ from scanner.server.log.bounds import keeps_since, start_offset
 from scanner.server.tables.write_encoding import encode_routed, route_keys
 from scanner.server.tables.writes import WriteCall, mutations_bytes
 from scanner.tasks import run_with_companion
-from scanner.wire.batches import decode_schema
+from scanner.wire.arrow_ipc import decode_schema
 from scanner.wire.queries import meant_table_id, parse_request
 from scanner.wire.statuses import for_peers
 from scanner.wire.tables import description_from_proto, description_to_proto

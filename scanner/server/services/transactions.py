@@ -21,7 +21,7 @@ from scanner.server.tables.writes import WriteCall, mutations_bytes
 from scanner.server.transactions.names import VersionKey
 from scanner.server.transactions.stages import Attempt
 from scanner.storage.transactions import SESSION_BYTES, mutation_frames
-from scanner.wire.batches import require_unchanged
+from scanner.wire.arrow_ipc import require_unchanged
 from scanner.wire.fields import require_few_fields
 from scanner.wire.queries import meant_table_id, parse_request
 from scanner.wire.seals import sealed_like

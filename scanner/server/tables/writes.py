@@ -22,7 +22,7 @@ from scanner.errors import ArgumentInvalid, SchemaMismatch
 from scanner.proto.weir.v1 import tables_pb2 as pb
 from scanner.storage.interface import Mutations
 from scanner.storage.writers import SEQUENCE_MAX, WRITER_ID_BYTES, RequestNumber
-from scanner.wire.batches import require_text, require_unchanged
+from scanner.wire.arrow_ipc import require_text, require_unchanged
 from scanner.wire.fields import require_few_fields
 from scanner.wire.queries import meant_table_id, parse_request
 from scanner.wire.seals import sealed_like

@@ -36,7 +36,8 @@ from scanner.server.server import Server, open_server
 from scanner.server.services.scans import ScanService
 from scanner.storage.memory.store import MemoryStore
 from scanner.wire import methods
-from scanner.wire.batches import decode_scan_response, encode_schema
+from scanner.wire.arrow_ipc import encode_schema
+from scanner.wire.batches import decode_scan_response
 from scanner.wire.statuses import to_call_failed
 from scanner.wire.tables import description_to_proto
 from tests.support import wire

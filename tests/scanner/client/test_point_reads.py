@@ -20,7 +20,7 @@ from scanner.proto.weir.v1 import tables_pb2 as pb
 from scanner.server.config import ScannerConfig
 from scanner.storage.memory.store import MemoryStore
 from scanner.wire import methods
-from scanner.wire.batches import encode_stream
+from scanner.wire.arrow_ipc import encode_stream
 from tests.support.client import SCHEMA, open_client, open_table, rows
 from tests.support.nightly import everyday
 from tests.support.seals import unsealed

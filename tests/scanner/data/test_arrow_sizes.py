@@ -13,7 +13,7 @@ from scanner.data.arrow_sizes import decoded_bytes, spelled_out_bytes
 from scanner.data.table import TableDescription
 from scanner.errors import ArgumentInvalid
 from scanner.server.tables.writes import read_arrow_stream
-from scanner.wire.batches import decode_schema
+from scanner.wire.arrow_ipc import decode_schema
 
 CODECS = (None, "lz4", "zstd")
 TEXTS = st.lists(st.none() | st.text(max_size=30), max_size=20)

@@ -16,7 +16,7 @@ from scanner.data.keys import KeyCodec
 from scanner.data.table import TableDescription
 from scanner.sources.block_cache import BlockCache, DecodedBlock
 from scanner.sources.image_rows import BlockKeys
-from scanner.wire.batches import decode_batch
+from scanner.wire.arrow_ipc import decode_batch
 from scanner.wire.queries import ScanQuery
 from tests.support.images import ANY, drive, scan_of, source_over, table_of
 from tests.support.scans import filled_store

@@ -32,7 +32,7 @@ from scanner.storage.images.reader import Image
 from scanner.storage.images.writer import ImageWriter
 from scanner.storage.interface import Mutation
 from scanner.storage.memory.store import MemoryStore
-from scanner.wire.batches import decode_batch, encode_rows
+from scanner.wire.arrow_ipc import decode_batch, encode_rows
 from scanner.wire.queries import ScanQuery
 from tests.support.images import (
     ANY,

@@ -20,7 +20,7 @@ from scanner.errors import ArgumentInvalid, ColumnNotFound, StoreClosed
 from scanner.sources.interface import Batch, EndReason
 from scanner.sources.kv import KvSource
 from scanner.storage.interface import Mutation
-from scanner.wire.batches import batch_size_bytes
+from scanner.wire.arrow_ipc import batch_size_bytes
 from scanner.wire.queries import ScanQuery
 from tests.support.images import FetchedScan, unexpected_damage
 from tests.support.scans import SCHEMA, filled_store, mutations, sample, stored_digest, stored_size

@@ -19,7 +19,7 @@ from scanner.sources.interface import EndReason
 from scanner.sources.log import LogSource
 from scanner.sources.log_blocks import LogBlocks, RingBudget
 from scanner.storage.memory.store import MemoryStore
-from scanner.wire.batches import batch_size_bytes, decode_batch
+from scanner.wire.arrow_ipc import batch_size_bytes, decode_batch
 from tests.support.changes import read_changes
 from tests.support.histories import Commit, changes_of, commit, histories, random_history
 from tests.support.storage_tables import ITEMS, items_of

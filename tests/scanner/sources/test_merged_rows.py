@@ -17,7 +17,7 @@ from scanner.sources.image_rows import BlockKeys, ImageRows
 from scanner.sources.merged_rows import merged
 from scanner.sources.sorted_runs import Entries
 from scanner.storage.memory.store import MemoryStore
-from scanner.wire.batches import decode_batch
+from scanner.wire.arrow_ipc import decode_batch
 from tests.support.scans import SCHEMA, description, mutations, sample
 
 if TYPE_CHECKING:

@@ -21,7 +21,8 @@ from scanner.data.changes import ChangeRange
 from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.server.config import ScannerConfig
 from scanner.storage.memory.store import MemoryStore
-from scanner.wire.batches import FetchedBatch, encode_fetched, encode_rows, encode_schema
+from scanner.wire.arrow_ipc import encode_rows, encode_schema
+from scanner.wire.batches import FetchedBatch, encode_fetched
 from tests.scanner.client.scan.test_pull import cut_client
 from tests.support.client import open_client
 from tests.support.scans import SCHEMA, sample

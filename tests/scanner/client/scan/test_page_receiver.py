@@ -13,7 +13,7 @@ from scanner.client.scan.statistics import BucketProgress
 from scanner.data.digest import checksum
 from scanner.errors import DataCorrupted, ScanIncomplete, ScannerError, SchemaMismatch
 from scanner.proto.weir.v1 import scanner_pb2 as pb
-from scanner.wire.batches import encode_batch, encode_schema
+from scanner.wire.arrow_ipc import encode_batch, encode_schema
 from tests.support.models import PAGED
 
 SCHEMA = pa.schema([("k", pa.int64())])

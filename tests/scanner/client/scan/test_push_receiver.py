@@ -20,7 +20,7 @@ from scanner.errors import (
     StoreClosed,
 )
 from scanner.proto.weir.v1 import scanner_pb2 as pb
-from scanner.wire.batches import encode_batch
+from scanner.wire.arrow_ipc import encode_batch
 from tests.support.push_messages import LOG_OFFSET, SCHEMA, end, heartbeat, payload_message, rows, started
 from transport import ReceiveCredit
 

@@ -10,7 +10,7 @@ from scanner.client.scan.statistics import BucketProgress
 from scanner.data.digest import checksum
 from scanner.errors import DataCorrupted, ScanIncomplete
 from scanner.proto.weir.v1 import scanner_pb2 as pb
-from scanner.wire.batches import encode_batch, encode_schema
+from scanner.wire.arrow_ipc import encode_batch, encode_schema
 
 SCHEMA = pa.schema([("k", pa.int64())])
 

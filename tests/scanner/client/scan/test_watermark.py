@@ -24,7 +24,8 @@ from scanner.data.digest import checksum
 from scanner.data.table import TableDescription
 from scanner.errors import DataCorrupted
 from scanner.proto.weir.v1 import scanner_pb2 as pb
-from scanner.wire.batches import encode_batch, encode_row_batch
+from scanner.wire.arrow_ipc import encode_batch
+from scanner.wire.batches import encode_row_batch
 from tests.support.push_messages import started
 from transport import CreditPool, ReceiveCredit
 

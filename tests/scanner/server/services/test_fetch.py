@@ -31,7 +31,8 @@ from scanner.server.log.opener import LogOpener
 from scanner.server.tables.catalog import Catalog, ServedTable
 from scanner.storage.memory.store import MemoryStore
 from scanner.wire import methods
-from scanner.wire.batches import decode_batch, decode_fetched, decode_schema, verify_payload
+from scanner.wire.arrow_ipc import decode_batch, decode_schema, verify_payload
+from scanner.wire.batches import decode_fetched
 from scanner.wire.statuses import from_detail
 from tests.support.conformance import open_virtual_items
 from tests.support.scans import (

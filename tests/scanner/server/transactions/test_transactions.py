@@ -59,7 +59,7 @@ from scanner.storage.rocksdb.transaction_files import RocksTransactionFiles
 from scanner.storage.transactions import ALL_KNOWN, StageKey, StoredStage, mutation_frames
 from scanner.tasks import RunBlocking, inline
 from scanner.wire import methods
-from scanner.wire.batches import encode_stream
+from scanner.wire.arrow_ipc import encode_stream
 from tests.scanner.server.auth import test_access as access
 from tests.support.client import open_client
 from tests.support.transactions import (
