@@ -29,7 +29,8 @@ from scanner.errors import (
     TableNotFound,
 )
 from scanner.server.retention.lease_registry import LEASES_DOCUMENT, LeaseRegistry
-from scanner.storage.rocksdb.backups import begin_backup, list_backups, restore
+from scanner.storage.rocksdb.backup_manifest import list_backups
+from scanner.storage.rocksdb.backups import begin_backup
 from scanner.storage.rocksdb.catalog import load_catalog, missing_catalog
 from scanner.storage.rocksdb.checkpoints import list_checkpoints
 from scanner.storage.rocksdb.data_directory import (
@@ -38,11 +39,13 @@ from scanner.storage.rocksdb.data_directory import (
     checkpoints_directory,
     require_format,
 )
+from scanner.storage.rocksdb.restoring import restore
 
 if TYPE_CHECKING:
     from scanner import sync
     from scanner.storage.records import Checkpoint
-    from scanner.storage.rocksdb.backups import Backup, BackupFound, BackupWriter
+    from scanner.storage.rocksdb.backup_manifest import Backup, BackupFound
+    from scanner.storage.rocksdb.backups import BackupWriter
     from scanner.storage.rocksdb.catalog import TableEntry
     from scanner.sync.leases import Lease
 

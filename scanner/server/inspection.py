@@ -20,7 +20,7 @@ from scanner.server.retention.lease_registry import LEASES_DOCUMENT, LeasedState
 from scanner.server.scan.token_keys import TOKEN_KEYS_DOCUMENT, TokenKeys
 from scanner.server.tables.commit_floor import FLOOR_DOCUMENT
 from scanner.server.transactions.inspection import transaction_findings
-from scanner.storage.rocksdb.backups import MANIFEST_NAME
+from scanner.storage.rocksdb.backup_manifest import MANIFEST_NAME
 from scanner.storage.rocksdb.bucket_inspection import BucketInspection, InspectedBucket
 from scanner.storage.rocksdb.catalog import (
     CATALOG_NAME,

@@ -16,7 +16,8 @@ import scanner.cli.backup
 import scanner.sync
 from scanner.data.digest import combine_digests
 from scanner.errors import StoreFailed
-from scanner.storage.rocksdb.backups import BackupWriter, list_backups
+from scanner.storage.rocksdb.backup_manifest import list_backups
+from scanner.storage.rocksdb.backups import BackupWriter
 from tests.support.processes import weir
 from tests.support.server import running_server
 from tests.support.storage_damage import flip

@@ -16,9 +16,11 @@ import pytest
 
 from scanner.errors import ArgumentInvalid, DataCorrupted, StoreFailed, StoreLocked
 from scanner.server.inspection import Inspection
-from scanner.storage.rocksdb.backups import Backup, begin_backup, list_backups, load_manifest, restore
+from scanner.storage.rocksdb.backup_manifest import Backup, list_backups, load_manifest
+from scanner.storage.rocksdb.backups import begin_backup
 from scanner.storage.rocksdb.catalog import load_catalog
 from scanner.storage.rocksdb.findings import Severity
+from scanner.storage.rocksdb.restoring import restore
 from scanner.storage.rocksdb.store import RocksStore
 from scanner.storage.rocksdb.untouched import open_untouched
 from tests.support.file_limit import file_size_limit
@@ -286,7 +288,7 @@ def test_a_restore_that_was_killed(data: Path, tmp_path: Path) -> None:
     program = f"""
         import os, signal
         from pathlib import Path
-        from scanner.storage.rocksdb.backups import restore
+        from scanner.storage.rocksdb.restoring import restore
 
         restore(Path({str(backup)!r}), Path({str(restored)!r}), lambda octets: os.kill(os.getpid(), signal.SIGKILL))
     """
