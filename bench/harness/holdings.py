@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import psutil
 
@@ -12,6 +12,9 @@ from scanner.wire import methods
 
 if TYPE_CHECKING:
     import transport
+
+
+_LIST_STREAMS: Final = methods.ADMIN + "ListStreams"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,14 +50,12 @@ async def ask_holdings(client: transport.Client, process: psutil.Process) -> Hol
         process: The server's.
     """
     request = admin_pb2.ListStreamsRequest().SerializeToString()
-    streams = admin_pb2.ListStreamsResponse.FromString(
-        bytes(await client.call(methods.LIST_STREAMS, request))
-    )
+    streams = admin_pb2.ListStreamsResponse.FromString(bytes(await client.call(_LIST_STREAMS, request)))
     request = admin_pb2.ListSnapshotsRequest().SerializeToString()
     snapshots = admin_pb2.ListSnapshotsResponse.FromString(
-        bytes(await client.call(methods.LIST_SNAPSHOTS, request))
+        bytes(await client.call(methods.ADMIN + "ListSnapshots", request))
     )
-    others = [stream for stream in streams.streams if stream.path != methods.LIST_STREAMS]
+    others = [stream for stream in streams.streams if stream.path != _LIST_STREAMS]
     sockets = [each for each in process.net_connections("tcp") if each.status != psutil.CONN_LISTEN]
     return Holdings(
         streams=len(others),

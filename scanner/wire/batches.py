@@ -62,8 +62,8 @@ _FETCHED_LENGTH_BYTES = 4
 NO_CHANGES = ChangeRange(0, 0, commit_end=False)
 ANY_CHANGES = ChangeRange(2**64 - 1, 2**64 - 1, commit_end=True)
 """No other takes more room in a message."""
-ANY_GROUP_EPOCH = 2**64 - 1
-"""Nor does any other epoch."""
+ANY_GROUP_EPOCH = _ANY_ORDINAL = 2**64 - 1
+"""Nor does any other epoch, or ordinal."""
 
 PageFieldsT = TypeVar("PageFieldsT", pb.ScanSessionResponse, pb.ScanPageResponse)
 """The response of a pull model: the fields that a page has of them are numbered alike in all."""
@@ -152,7 +152,6 @@ def encode_row_batch(
 
 
 def row_batch_overhead(
-    row_ordinal: int,
     rows_max: int,
     payload_bytes_max: int,
     token_bytes: int = 0,
@@ -161,7 +160,7 @@ def row_batch_overhead(
 ) -> int:
     """An upper bound, in bytes, of what a batch's message is longer than its payload, some 30 too high."""
     token = bytes(token_bytes)
-    prefix = _batch_prefix(row_ordinal, rows_max, 1, payload_bytes_max, token, changes, group_epoch)
+    prefix = _batch_prefix(_ANY_ORDINAL, rows_max, 1, payload_bytes_max, token, changes, group_epoch)
     return len(prefix) + 3 * _ALIGNMENT_BYTES  # smaller numbers may need more padding
 
 

@@ -27,8 +27,6 @@ JOIN: Final = GROUPS + "Join"
 STAGE: Final = TRANSACTIONS + "Stage"
 PUBLISH: Final = TRANSACTIONS + "Publish"
 ABORT: Final = TRANSACTIONS + "Abort"
-LIST_STREAMS: Final = ADMIN + "ListStreams"
-LIST_SNAPSHOTS: Final = ADMIN + "ListSnapshots"
 
 READS: Final = frozenset(
     {

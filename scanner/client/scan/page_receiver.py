@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from scanner.client.scan.columns import AskedColumns, as_asked
+from scanner.client.scan.columns import AskedColumns
 from scanner.client.scan.resume_position import BucketPosition
 from scanner.client.scan.sequence import RowSequence, require_bucket, require_rows, require_schema
 from scanner.errors import DataCorrupted, ScanIncomplete
@@ -42,7 +42,7 @@ class PageReceiver:
         progress: Counters to keep.
         as_of: Log offset to scan as of (`asof` only); None: as of the first page's.
         history: The history of the bucket that `as_of` is of; empty: whichever it is.
-        columns: Which ones are asked for; None: those of the query.
+        columns: Which ones are asked for.
     """
 
     def __init__(
@@ -53,15 +53,15 @@ class PageReceiver:
         page_bytes: int,
         schema: pa.Schema,
         progress: BucketProgress,
-        as_of: int | None = None,
-        history: bytes = b"",
-        columns: AskedColumns | None = None,
+        as_of: int | None,
+        history: bytes,
+        columns: AskedColumns,
     ) -> None:
         self._what = what
         self._request = pb.ScanPageRequest(
             model=model, query=query, batch_size_bytes=page_bytes, as_of=as_of, as_of_history=history
         )
-        self.columns = columns or as_asked()
+        self.columns = columns
         """See `PageSource`."""
         self._schema = schema
         self._progress = progress

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from scanner.client.scan.columns import AskedColumns, as_asked
+from scanner.client.scan.columns import AskedColumns
 from scanner.client.scan.sequence import RowSequence, require_bucket, require_rows, require_schema
 from scanner.errors import DataCorrupted, ScanIncomplete
 from scanner.proto.weir.v1 import scanner_pb2 as pb
@@ -37,7 +37,7 @@ class SessionReceiver:
         page_bytes: Size of the pages to ask for, >= 1.
         schema: What the pages must be.
         progress: Counters to keep.
-        columns: Which ones are asked for; None: those of the query.
+        columns: Which ones are asked for.
     """
 
     def __init__(
@@ -47,11 +47,11 @@ class SessionReceiver:
         page_bytes: int,
         schema: pa.Schema,
         progress: BucketProgress,
-        columns: AskedColumns | None = None,
+        columns: AskedColumns,
     ) -> None:
         self._what = what
         self._query = query
-        self.columns = columns or as_asked()
+        self.columns = columns
         """See `PageSource`."""
         self._page_bytes = page_bytes
         self._schema = schema

@@ -18,7 +18,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.server.scan.interface import SourceScan
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from scanner.server.scan.interface import BatchLimits
     from scanner.sources.interface import EndReason
     from scanner.wire.batches import Parts
-
-_ORDINAL_MAX: Final = 2**64 - 1
 
 
 @dataclass(slots=True)
@@ -181,7 +179,6 @@ class LogScan(SourceScan[LogSource]):
 def _overhead_bytes(limits: BatchLimits, *, of_group: bool) -> int:
     """What a batch's message takes beside its payload, at most."""
     return row_batch_overhead(
-        _ORDINAL_MAX,
         limits.rows_max,
         limits.payload_bytes_max,
         TOKEN_OVERHEAD_BYTES,

@@ -200,8 +200,8 @@ class LogOpener:
         principal: str,
         stop: Stop,
         *,
-        as_of: int | None = None,
-        history: bytes | None = None,
+        as_of: int | None,
+        history: bytes | None,
     ) -> HybridScan:
         """Open a snapshot with its changes behind it.
 

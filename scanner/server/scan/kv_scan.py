@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.server.scan.interface import SourceScan
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from scanner.server.scan.read_sources import ReadSource
     from scanner.sources.interface import EndReason
     from scanner.wire.batches import Parts
-
-_ORDINAL_MAX: Final = 2**64 - 1
 
 
 @dataclass(slots=True)
@@ -157,4 +155,4 @@ class KvScan(SourceScan[KvSource]):
 def _overhead_bytes(key_bytes_max: int, limits: BatchLimits) -> int:
     """What a batch's message takes beside its payload, at most: the key in its token is known only after the cut."""
     token_max = TOKEN_OVERHEAD_BYTES + key_bytes_max
-    return row_batch_overhead(_ORDINAL_MAX, limits.rows_max, limits.payload_bytes_max, token_max)
+    return row_batch_overhead(limits.rows_max, limits.payload_bytes_max, token_max)

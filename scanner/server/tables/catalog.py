@@ -94,7 +94,7 @@ class TableSchema:
                 return schema_id
         return self.row_codec.schema_id
 
-    def resolutions(self, query: ScanQuery, *, changes: bool = False) -> Iterator[ScanQuery]:
+    def resolutions(self, query: ScanQuery, *, changes: bool) -> Iterator[ScanQuery]:
         """What a query of all columns may have meant when a scan began with it, by name, newest first.
 
         Args:

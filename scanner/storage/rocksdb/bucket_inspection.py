@@ -16,7 +16,7 @@ from scanner.storage.rocksdb.contents import Contents, Reader, joined, read_cont
 from scanner.storage.rocksdb.durable_end import NAME as DURABLE_END_NAME
 from scanner.storage.rocksdb.durable_end import read_durable_end
 from scanner.storage.rocksdb.findings import Counts, Finding, Severity
-from scanner.storage.rocksdb.folding import CONTRADICTIONS_MAX, KEYS_MAX, Disagreements, compare
+from scanner.storage.rocksdb.folding import CONTRADICTIONS_MAX, Disagreements, compare
 from scanner.storage.rocksdb.torn_manifest import torn_manifest
 from scanner.storage.rocksdb.untouched import open_untouched
 
@@ -61,7 +61,7 @@ class BucketInspection:
         checkpoints: Path,
         root: Path,
         resources: RocksResources,
-        keys_max: int = KEYS_MAX,
+        keys_max: int,
     ) -> None:
         self._reader = reader
         self._index = index

@@ -107,7 +107,7 @@ class DiskSpace:
                 " nothing was written; make room, and write again, the server takes it by itself"
             )
 
-    def has_free(self, wanted_bytes: int, *, reserve: bool = False) -> bool:
+    def has_free(self, wanted_bytes: int, *, reserve: bool) -> bool:
         """Whether so much is free. What frees more than it takes may have the reserve, too.
 
         Args:

@@ -82,7 +82,7 @@ def test_the_payload_is_aligned_and_the_overhead_known(
 
     assert len(prefix) % 8 == 0
     assert len(payload) == size
-    assert len(prefix) <= row_batch_overhead(ordinal, 100_000, 70_000)
+    assert len(prefix) <= row_batch_overhead(100_000, 70_000)
 
 
 def test_the_payload_is_a_view_of_the_message() -> None:

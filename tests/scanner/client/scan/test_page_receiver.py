@@ -7,6 +7,7 @@ import functools
 import pyarrow as pa
 import pytest
 
+from scanner.client.scan.columns import as_asked
 from scanner.client.scan.page_receiver import PageReceiver
 from scanner.client.scan.resume_position import BucketPosition
 from scanner.client.scan.statistics import BucketProgress
@@ -63,7 +64,9 @@ def receiver(
 ) -> PageReceiver:
     """A scan that has not begun."""
     asked = pb.ScanQuery(table="t", **query)  # type: ignore[arg-type]
-    return PageReceiver("t bucket 0", MODELS[model], asked, 1_000, SCHEMA, progress, as_of, history)
+    return PageReceiver(
+        "t bucket 0", MODELS[model], asked, 1_000, SCHEMA, progress, as_of, history, as_asked()
+    )
 
 
 @every_model

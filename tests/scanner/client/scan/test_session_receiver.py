@@ -5,6 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
+from scanner.client.scan.columns import as_asked
 from scanner.client.scan.session_receiver import SessionReceiver
 from scanner.client.scan.statistics import BucketProgress
 from scanner.data.digest import checksum
@@ -47,7 +48,7 @@ def progress() -> BucketProgress:
 @pytest.fixture
 def receiver(progress: BucketProgress) -> SessionReceiver:
     """A session that is not open."""
-    return SessionReceiver("t bucket 0", pb.ScanQuery(table="t"), 1_000, SCHEMA, progress)
+    return SessionReceiver("t bucket 0", pb.ScanQuery(table="t"), 1_000, SCHEMA, progress, as_asked())
 
 
 def test_open_then_continuations_in_sequence(receiver: SessionReceiver, progress: BucketProgress) -> None:
@@ -78,7 +79,7 @@ def test_single_page_needs_no_session(receiver: SessionReceiver) -> None:
 def test_limit_is_the_reason_when_it_is_reached(progress: BucketProgress, rows: list[int]) -> None:
     """A scan that ended at its limit says so."""
     query = pb.ScanQuery(table="t", row_limit=len(rows))
-    receiver = SessionReceiver("t bucket 0", query, 1_000, SCHEMA, progress)
+    receiver = SessionReceiver("t bucket 0", query, 1_000, SCHEMA, progress, as_asked())
     receiver.receive(page(rows, opened=True, more=False, total=len(rows)))
     assert progress.reason == "LIMIT"
 
