@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
@@ -26,8 +27,10 @@ from tests.support.scans import sample
 from tests.support.seals import unsealed
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import AsyncIterator, Mapping
 
+    from scanner.client.scan.group_scan import GroupBatches
+    from tests.support.groups import GroupWorld
     from transport import ServerStream
     from transport.server import Handler
 
@@ -49,6 +52,17 @@ def _for_epoch(batch: bytes, epoch: int) -> bytes:
 def _end(total: int) -> bytes:
     message = scanner_pb2.ScanEnd(reason=scanner_pb2.ScanEnd.REASON_STOP_OFFSET, rows=total, end_offset=total)
     return scanner_pb2.ScanResponse(end=message).SerializeToString()
+
+
+@asynccontextmanager
+async def _begun(buckets: int, rows: int) -> AsyncIterator[tuple[GroupWorld, GroupBatches]]:
+    """A table with rows, and a reader of a group that has taken its first batch."""
+    async with group_world(buckets=buckets) as world, world.client("reader") as client:
+        table = await client.table("items")
+        await world.write(table, rows)
+        async with table.new_scan().with_source("log").in_group(GROUP).execute() as batches:
+            await anext(batches)
+            yield world, batches
 
 
 async def _read_to_stop(handlers: Mapping[str, Handler], buckets: int, after_s: float = 0) -> list[int]:
@@ -254,17 +268,13 @@ async def test_what_was_not_stored_before_a_reader_joined_anew_is_told(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """Its first commit behind a cut stores nothing of what it has, and says of which bucket."""
-    async with group_world(buckets=1) as world, world.client("reader") as client:
-        table = await client.table("items")
-        await world.write(table, 3)
-        async with table.new_scan().with_source("log").in_group(GROUP).execute() as batches:
-            await anext(batches)
-            before = batches.assigned
-            world.network.reset_all()
-            await until(lambda: batches.assigned.keys() == {0} and batches.assigned != before)
-            assert (await batches.commit(), world.stored()) == ((0,), {0: 0})
-            assert (await anext(batches)).num_rows == 3
-            assert (await batches.commit(), world.stored()) == ((), {0: 3})
+    async with _begun(buckets=1, rows=3) as (world, batches):
+        before = batches.assigned
+        world.network.reset_all()
+        await until(lambda: batches.assigned.keys() == {0} and batches.assigned != before)
+        assert (await batches.commit(), world.stored()) == ((0,), {0: 0})
+        assert (await anext(batches)).num_rows == 3
+        assert (await batches.commit(), world.stored()) == ((), {0: 3})
 
 
 async def test_what_the_filter_drops_is_stored_without_being_said(
@@ -341,24 +351,20 @@ async def test_the_answer_to_another_commit_stores_nothing(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It names other buckets than were committed: what was not refused in it is not known to be stored."""
-    async with group_world(buckets=1) as world, world.client("reader") as client:
-        table = await client.table("items")
-        await world.write(table, 3)
-        async with table.new_scan().with_source("log").in_group(GROUP).execute() as batches:
-            await anext(batches)
-            connection, call = batches._connection, batches._connection.call
+    async with _begun(buckets=1, rows=3) as (world, batches):
+        connection, call = batches._connection, batches._connection.call
 
-            async def of_nothing(path: str, request: bytes, **options: Any) -> Any:
-                asked = groups_pb2.CommitPositionsRequest.FromString(unsealed(request))
-                del asked.positions[:]
-                return await call(path, asked.SerializeToString(), **options)
+        async def of_nothing(path: str, request: bytes, **options: Any) -> Any:
+            asked = groups_pb2.CommitPositionsRequest.FromString(unsealed(request))
+            del asked.positions[:]
+            return await call(path, asked.SerializeToString(), **options)
 
-            monkeypatch.setattr(connection, "call", of_nothing)
-            with pytest.raises(DataCorrupted, match="CommitPositions was asked about"):
-                await batches.commit()
-            monkeypatch.undo()
-            assert await batches.commit() == ()
-            assert world.stored() == {0: 3}
+        monkeypatch.setattr(connection, "call", of_nothing)
+        with pytest.raises(DataCorrupted, match="CommitPositions was asked about"):
+            await batches.commit()
+        monkeypatch.undo()
+        assert await batches.commit() == ()
+        assert world.stored() == {0: 3}
 
 
 async def test_the_membership_of_another_reader_is_none(autojump_clock: trio.testing.MockClock) -> None:
@@ -463,26 +469,18 @@ async def test_a_position_of_a_bucket_that_there_is_not_is_refused(
     autojump_clock: trio.testing.MockClock, bucket: int
 ) -> None:
     """It is the program's mistake, and not a bucket that another reader has; nothing beside it is stored."""
-    async with group_world(buckets=2) as world, world.client("reader") as client:
-        table = await client.table("items")
-        await world.write(table, 20)
-        async with table.new_scan().with_source("log").in_group(GROUP).execute() as batches:
-            await anext(batches)
-            with pytest.raises(ArgumentInvalid, match=rf"a whole number, 0\.\.1, not {bucket}$"):
-                await batches.commit({**batches.positions, bucket: 0})
-            assert not any(world.stored().values())
+    async with _begun(buckets=2, rows=20) as (world, batches):
+        with pytest.raises(ArgumentInvalid, match=rf"a whole number, 0\.\.1, not {bucket}$"):
+            await batches.commit({**batches.positions, bucket: 0})
+        assert not any(world.stored().values())
 
 
 async def test_a_position_that_is_a_scalar_of_pyarrow_is_stored_and_not_called_lost(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """Positions that were kept in a table come out of it so, and no such scalar equals a number."""
-    async with group_world(buckets=1) as world, world.client("reader") as client:
-        table = await client.table("items")
-        await world.write(table, 3)
-        async with table.new_scan().with_source("log").in_group(GROUP).execute() as batches:
-            await anext(batches)
-            assert (await batches.commit({pa.scalar(0): pa.scalar(3)}), world.stored()) == ((), {0: 3})
+    async with _begun(buckets=1, rows=3) as (world, batches):
+        assert (await batches.commit({pa.scalar(0): pa.scalar(3)}), world.stored()) == ((), {0: 3})
 
 
 @pytest.mark.parametrize("auto_commit", [False, True])
