@@ -17,7 +17,8 @@ from typing import Final, NoReturn, TextIO
 
 import click
 
-from scanner.cli.app import Ended, OutputClosed, end_at_once, forget_output, runs_one_command, weir
+from scanner.cli.app import OutputClosed, forget_output, runs_one_command, weir
+from scanner.cli.signals import Ended, end_at_once
 from scanner.cli.waiting import PatientFile, WaitingFile
 from scanner.cli.without_pandas import NO_PANDAS
 from scanner.errors import ScannerError

@@ -20,7 +20,8 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Final, NoReturn, Self
 
-from scanner.cli.app import OutputClosed, ended
+from scanner.cli.app import OutputClosed
+from scanner.cli.signals import ended
 from scanner.cli.waiting import takes_more
 
 if TYPE_CHECKING:

@@ -14,11 +14,12 @@ import trio
 
 from scanner.cli.allocator import give_back_free_memory, keep_freed_memory
 from scanner.cli.amounts import Bytes, Seconds
-from scanner.cli.app import end_now, ended, example, fail, interrupted_at_once, note
+from scanner.cli.app import example, fail, note
 from scanner.cli.descriptors import buckets_within, files_within, raise_files_limit
 from scanner.cli.logs import LOG_FORMATS, configure_logging
 from scanner.cli.options import data_option
 from scanner.cli.security import ServerSecurity, server_security, server_security_options
+from scanner.cli.signals import end_now, ended, interrupted_at_once
 from scanner.cli.warm_up import warm_up
 from scanner.client.endpoints import PORT_DEFAULT
 from scanner.server.config import IMAGES, ScannerConfig

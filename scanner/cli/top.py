@@ -24,7 +24,8 @@ from rich.text import Text
 
 from scanner.cli.admin import pins, what
 from scanner.cli.amounts import Seconds
-from scanner.cli.app import connected, ended, endpoint_option, example, is_terminal
+from scanner.cli.app import connected, endpoint_option, example, is_terminal
+from scanner.cli.signals import ended
 from scanner.cli.units import counted, short_bytes, short_seconds
 from scanner.escapes import escaped
 from transport import StallReason, StallTimes

@@ -19,16 +19,9 @@ from rich.console import Console
 from rich.progress import Progress
 
 import scanner.cli.app
-from scanner.cli.app import (
-    Ended,
-    OneLineGroup,
-    interrupted_at_once,
-    names,
-    note,
-    shown_names,
-    weir,
-)
+from scanner.cli.app import OneLineGroup, names, note, shown_names, weir
 from scanner.cli.destination import written
+from scanner.cli.signals import Ended, interrupted_at_once
 from scanner.extras import ExtraMissing
 
 

@@ -8,9 +8,9 @@ import signal
 
 import pytest
 
-from scanner.cli.app import Ended
 from scanner.cli.descriptors import raise_files_limit
 from scanner.cli.ending import Ending
+from scanner.cli.signals import Ended
 
 MUCH = bytes(1 << 20)
 """More than a pipe takes."""

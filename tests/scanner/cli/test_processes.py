@@ -393,7 +393,7 @@ def test_a_standard_error_that_is_full_ends_no_server(
 
 def test_a_standard_error_that_is_full_holds_up_no_end() -> None:
     """What ends a process at once ends it with its exit code, whether it can say so or not."""
-    program = "from scanner.cli.app import end_now; end_now(15)"
+    program = "from scanner.cli.signals import end_now; end_now(15)"
     with Path("/dev/full").open("w") as full:
         done = subprocess.run([sys.executable, "-c", program], stderr=full, timeout=TIMEOUT_S, check=False)
     assert done.returncode == 143
