@@ -240,8 +240,7 @@ class Driver:
     async def wait_openable(self) -> None:
         """Wait, first come first served, until the peer accepts one more stream; open it before the next checkpoint.
 
-        Returns:
-            Also when the connection is closing; then no stream can be opened.
+        It returns when the connection is closing, too; then no stream can be opened.
 
         Raises:
             ConnectionLost: The connection is gone.
