@@ -202,13 +202,18 @@ class RecordingBucket:
 
     def reopen(self, *, writable: bool) -> None:
         """See `Bucket.reopen`."""
-        self.settle()
-        self._bucket.reopen(writable=writable)
-        self._unseen, self.readable, self.idle = [], True, False
         if writable and self.failure is not None:
             self._refusals -= 1
             if self._refusals < 0:
+                self.settle()
                 self.failure = None
+        self._bucket.reopen(writable=writable)
+        self._unseen, self.readable, self.idle = [], True, False
+
+    @property
+    def hides(self) -> bool:
+        """See `Bucket.hides`."""
+        return self._doubtful is not None and self.readable
 
     def close_idle(self) -> None:
         """See `Bucket.close_idle`."""

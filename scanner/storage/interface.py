@@ -225,6 +225,13 @@ class Bucket(Protocol):
         """Whether scans can be opened; not between a failed write and `reopen`."""
 
     @property
+    def hides(self) -> bool:
+        """Whether a commit that has failed is kept from readers, since it may not be durable.
+
+        It may turn out to be there when the bucket takes writes again.
+        """
+
+    @property
     def idle(self) -> bool:
         """Whether it was closed for being idle; its next use waits for the disk."""
 

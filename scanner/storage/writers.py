@@ -128,6 +128,16 @@ class KnownWriters:
         place = self._places.get(writer_id)
         return () if place is None else decode_writer(self._records[place]).applied
 
+    def until(self, end: int) -> KnownWriters:
+        """Those of requests whose changes are in front of an offset; for a bucket that takes no writes."""
+        known = []
+        for record in self._records.values():
+            writer = decode_writer(record)
+            applied = tuple(each for each in writer.applied if each.start < end >= each.end)
+            if applied:
+                known.append(encode_writer(writer._replace(applied=applied)))
+        return KnownWriters(known)
+
     def updated(self, requests: Mapping[bytes, Sequence[AppliedRequest]]) -> dict[int, bytes]:
         """The records that storage has to keep once requests are applied, by place. Nothing is changed here.
 

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
-from scanner.errors import InternalError, ScannerError, SequenceInvalid, StoreClosed
+from scanner.errors import InternalError, ScannerError, SequenceInvalid, StoreClosed, StoreFailed
 from scanner.server.counters import Activity
 from scanner.server.tables.bucket_files import BucketFiles
 from scanner.server.tables.images import BucketImage
@@ -184,6 +184,7 @@ class ServedBucket:
 
         Raises:
             ScannerError: The bucket is retired, or cannot be opened again; this says why.
+            StoreFailed: A commit that has failed may be older, and is kept from readers.
 
         Waits:
             For the commit that runs now, if one does, or for the next piece of a share that changes something: a time
@@ -203,6 +204,11 @@ class ServedBucket:
         if not self.storage.readable and self.storage.newest_commit_us < time_us:
             async with self.between_commits():
                 pass  # It is open anew, and shows whether the commit that has failed is there all the same.
+        if self.storage.hides and self.storage.newest_commit_us < time_us:
+            raise StoreFailed(
+                "a write has failed, and whether it is there all the same shows when the bucket takes writes again;"
+                " until then nothing can be told of a time behind it"
+            )
 
     @property
     def open_scans(self) -> tuple[OpenScan[Any], ...]:

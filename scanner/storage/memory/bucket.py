@@ -162,6 +162,11 @@ class MemoryBucket:
         return True
 
     @property
+    def hides(self) -> bool:
+        """See `Bucket.hides`; no commit fails."""
+        return False
+
+    @property
     def idle(self) -> bool:
         """See `Bucket.idle`; there is nothing to close."""
         return False

@@ -271,6 +271,12 @@ class RocksBucket:
         return self._lifetime.readable
 
     @property
+    def hides(self) -> bool:
+        """See `Bucket.hides`."""
+        database = self._lifetime.database
+        return database is not None and database.hides
+
+    @property
     def idle(self) -> bool:
         """See `Bucket.idle`."""
         return self._lifetime.idle
@@ -727,8 +733,8 @@ class RocksBucket:
         if not self._began_history:
             # Until a history records what was lost, the file alone tells of it.
             end = max(end, self._durable_end)
-        durable = DurableEnd(end, self._state.lineage.newest, database.rocks.latest_sequence_number())
-        write_durable_end(self._path, self._identity, durable)
+        self._lifetime.durable = sequence = database.rocks.latest_sequence_number()
+        write_durable_end(self._path, self._identity, DurableEnd(end, self._state.lineage.newest, sequence))
 
 
 def _put_entry(

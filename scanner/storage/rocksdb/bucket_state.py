@@ -7,7 +7,7 @@ applied is in `meta`, too: see `checkpoints` and `unfinished`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
 from scanner.errors import DataCorrupted
@@ -95,6 +95,14 @@ class BucketState:
     """Changed in place: there are many, and a commit is of few."""
     truncated_us: int | None = None
     """See `Bucket.truncated_commit_us`."""
+
+    def applied_until(self, end: int) -> BucketState:
+        """The same, as if no share and no request behind an offset had been applied: who asks for one is not told so.
+
+        Nor one at the offset that has changed nothing, since the commits there may be newer.
+        """
+        applied = {name: share for name, share in self.applied.items() if share.start < end >= share.end}
+        return replace(self, applied=applied, writers=self.writers.until(end))
 
 
 def load_state(database: Database) -> BucketState:

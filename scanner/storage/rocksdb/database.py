@@ -239,6 +239,8 @@ class Database:
     """Whether it was opened for reading only: nothing was and nothing is written to its directory."""
     torn_tail: bool
     """Whether the newest record of its write-ahead log was left out, as one in pieces."""
+    hides: bool = False
+    """Whether newer records of its write-ahead log were left out, since they may not be durable."""
 
     def close(self) -> None:
         """Close it, and drop all its parts, so that a reference to this record locks nothing.

@@ -4,7 +4,8 @@ Invariants:
 
 1. The database is not closed while `using` lends it, nor while `preparing` or `committing` is held.
 2. After a failed write or sync it is unknown what is on disk. No commits are taken then and no scans opened until it is
-   reopened; scans opened before go on over their iterators, and the log is read.
+   reopened; scans opened before go on over their iterators, and the log is read. Reopened for reading, it is what was
+   known to be durable before (`durable`): what is behind that in the write-ahead log could go with the power.
 3. A database that was closed for being idle is opened again when it is used next.
 
 This module knows no rows and no log.
@@ -67,6 +68,8 @@ class Lifetime:
         """Why it takes no writes; None: it does."""
         self.database: Database | None = None
         """None: it is closed. What is done with it may find it closed, unless one of the locks is held."""
+        self.durable: int | None = None
+        """RocksDB's number of the newest change of which it is known to be durable; None: that of none is known."""
         self._number = (0, 0)
         """Of the directory that the database was opened in, which RocksDB has open as long as that."""
 
@@ -83,7 +86,10 @@ class Lifetime:
         """
         # Not the failure itself: the error of this opening would keep it, and whatever its traceback keeps.
         is_full = isinstance(self.failure, DiskFull)
-        opened = self._opener.open(create=create, read_only=read_only, is_full=is_full)
+        opened = self._opener.open(create=create, read_only=read_only, is_full=is_full, durable=self.durable)
+        if not read_only:
+            # What was replayed is in files by now, which were synced.
+            self.durable = opened.database.rocks.latest_sequence_number()
         self._on_open(opened, self.idle)
         self.database, self._number = opened.database, opened.number
 

@@ -35,17 +35,17 @@ def first_damage(path: Path) -> int | None:
     return next((place for kind, place, _ in _fragments(path) if kind == _DAMAGE), None)
 
 
-def record_heads(path: Path, size: int) -> Iterator[bytes]:
-    """The first octets of each record in front of the first damage.
+def record_heads(path: Path, size: int) -> Iterator[tuple[bytes, int]]:
+    """The first octets of each record in front of the first damage, and the place where it ends.
 
     Raises:
         OSError: It cannot be read.
     """
     head = b""
-    for kind, _, data in _fragments(path):
+    for kind, place, data in _fragments(path):
         head = data[:size] if kind in (_WHOLE, _FIRST) else (head + data[:size])[:size]
         if kind in (_WHOLE, _LAST):
-            yield head
+            yield head, place + _HEADER.size + len(data)
 
 
 def begins_after(path: Path, place: int) -> bool:

@@ -69,13 +69,22 @@ class BucketOpener:
     place: DirectoryHandle | None
     """The data directory, by which RocksDB finds it. None: that is not looked at."""
 
-    def open(self, *, create: bool = False, read_only: bool = False, is_full: bool = False) -> Opened:
+    def open(
+        self,
+        *,
+        create: bool = False,
+        read_only: bool = False,
+        is_full: bool = False,
+        durable: int | None = None,
+    ) -> Opened:
         """Open the database, and read what it says of itself.
 
         Args:
             create: Make it, which must not exist; else it must.
             read_only: For reading; nothing in its directory is changed.
             is_full: It is not opened for writing since the disk is full.
+            durable: RocksDB's number of the newest change of which that is known. For reading, newer ones are left out;
+                where that cannot be, or None is said, no request and no share of them counts as applied.
 
         Raises:
             ScannerError: It cannot be opened; it is closed.
@@ -88,7 +97,7 @@ class BucketOpener:
                 self.path,
             )
         if read_only:
-            database = open_readable(self.path, self.resources, manifest_bytes=whole)
+            database = open_readable(self.path, self.resources, manifest_bytes=whole, durable=durable)
         else:
             if whole is not None:
                 cut_manifest(self.path, whole)
@@ -104,12 +113,20 @@ class BucketOpener:
             known = read_durable_end(self.path, self.identity)
             if known is not None and not known.is_reached(state.log_range.end, reached):
                 self._tell_lost(database, state.log_range.end, known.end)
+            known_end, known_sequence = (0, 0) if known is None else (known.end, known.sequence)
+            if read_only and reached > max(durable or 0, known_sequence):
+                _logger.warning(
+                    "%s: what is read of it may have a write that is not durable; it takes no writes, and could be"
+                    " without that one after a loss of power",
+                    self.path,
+                )
+                state = state.applied_until(known_end)
         except BaseException:
             database.close()
             raise
         if not (create or read_only):  # Nothing was replayed.
             write_manifest_length(self.path, self.identity)
-        return Opened(database, number, state, 0 if known is None else known.end)
+        return Opened(database, number, state, known_end)
 
     def _open_writable(self, *, create: bool) -> Database:
         # RocksDB names each file that it makes or removes, also by itself, by the path that it was opened with.

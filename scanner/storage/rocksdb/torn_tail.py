@@ -42,7 +42,7 @@ def has_torn_tail(directory: Path) -> bool:
     try:
         with disk_errors(directory):
             for log in _logs(directory):
-                for first, count in _batches(log):
+                for first, count, _ in _batches(log):
                     if torn and first != following:
                         return False
                     following = first + count
@@ -65,16 +65,36 @@ def logs_follow(directory: Path, sequence: int) -> bool:
         OSError: They cannot be read.
     """
     for log in _logs(directory):
-        for first, count in _batches(log):
+        for first, count, _ in _batches(log):
             if first > sequence + 1:
                 return False
             sequence = max(sequence, first + count - 1)
     return True
 
 
-def _batches(log: Path) -> Iterator[tuple[int, int]]:
-    """Of each whole record: the number of its first change, and how many there are."""
-    return map(_BATCH.unpack, record_heads(log, _BATCH.size))
+def first_newer(directory: Path, sequence: int) -> tuple[Path, int] | None:
+    """Where a database's write-ahead logs go on with a change that is newer than one of RocksDB's numbers.
+
+    Returns:
+        The log, and the place where its record begins; None: they do not.
+
+    Raises:
+        OSError: They cannot be read.
+    """
+    for log in _logs(directory):
+        place = 0
+        for first, count, end in _batches(log):
+            if first + count - 1 > sequence:
+                return log, place
+            place = end
+    return None
+
+
+def _batches(log: Path) -> Iterator[tuple[int, int, int]]:
+    """Of each whole record: the number of its first change, how many there are, and the place where it ends."""
+    for head, end in record_heads(log, _BATCH.size):
+        first, count = _BATCH.unpack(head)
+        yield first, count, end
 
 
 def _logs(directory: Path) -> list[Path]:

@@ -23,6 +23,7 @@ from typing import Final
 from scanner.errors import DataCorrupted, DiskFull, ScannerError, StoreFailed, TooManyFiles
 from scanner.storage.rocksdb.database import Database, RocksResources, open_database
 from scanner.storage.rocksdb.files import disk_errors
+from scanner.storage.rocksdb.torn_tail import first_newer
 
 SETTINGS_NAME: Final = "rocksdict-config.json"
 """Of rocksdict, in each directory of a database. Without it a database opens as well, and it is written anew."""
@@ -66,22 +67,37 @@ def open_untouched(
 
 
 def open_readable(
-    directory: Path, resources: RocksResources, *, manifest_bytes: int | None = None
+    directory: Path,
+    resources: RocksResources,
+    *,
+    manifest_bytes: int | None = None,
+    durable: int | None = None,
 ) -> Database:
     """Open a database for reading only, also where its directory takes nothing.
 
     A file system that Linux has mounted read-only, as it does after an error, refuses rocksdict's settings. Then the
     links are opened; they may go at once, because all files of a database that is only read stay open. So are they
-    where not all of its MANIFEST is read.
+    where not all of its MANIFEST is read, or not all of its write-ahead logs.
 
     Args:
         directory: Of the bucket or the checkpoint.
         resources: Of the reader.
         manifest_bytes: So much of its MANIFEST is read; None: all of it.
+        durable: Changes with larger numbers of RocksDB's are left out, unless they are in files already, or there is no
+            room for temporary files; None: none is.
 
     Raises:
         DataCorrupted, StoreFailed: As `open_database`.
     """
+    if durable is not None:
+        try:
+            database = _open_durable(directory, resources, manifest_bytes, durable)
+        except TooManyFiles:
+            raise
+        except StoreFailed:
+            database = None
+        if database is not None:
+            return database
     if manifest_bytes is not None:
         return _open_links(directory, resources, manifest_bytes)
     try:
@@ -94,9 +110,36 @@ def open_readable(
         raise
 
 
-def _open_links(directory: Path, resources: RocksResources, manifest_bytes: int | None) -> Database:
+def _open_durable(
+    directory: Path, resources: RocksResources, manifest_bytes: int | None, durable: int
+) -> Database | None:
+    """Open a database without what its write-ahead logs have of newer changes.
+
+    Returns:
+        None: They have nothing of them, or files have.
+
+    Raises:
+        StoreFailed: It cannot be opened so.
+    """
+    with disk_errors(directory):
+        newer = first_newer(directory, durable)
+    if newer is None:
+        return None
+    database = _open_links(directory, resources, manifest_bytes, newer)
+    if database.rocks.latest_sequence_number() == durable:
+        return replace(database, hides=True)
+    database.close()
+    return None
+
+
+def _open_links(
+    directory: Path,
+    resources: RocksResources,
+    manifest_bytes: int | None,
+    end: tuple[Path, int] | None = None,
+) -> Database:
     with _temporary_directory() as links:
-        _link(directory, links, manifest_bytes=manifest_bytes, logs=True)
+        _link(directory, links, manifest_bytes=manifest_bytes, logs=True, end=end)
         return replace(open_database(links, resources, read_only=True), path=directory)
 
 
@@ -171,8 +214,22 @@ def _no_room(reason: str) -> str:
     return f"no temporary files can be made: make room for them, or name another place by TMPDIR ({reason})"
 
 
-def _link(directory: Path, links: Path, *, manifest_bytes: int | None, logs: bool) -> None:
-    """Fill a directory with links to the files of a database, but for logs, and a MANIFEST that is cut.
+def _link(
+    directory: Path,
+    links: Path,
+    *,
+    manifest_bytes: int | None,
+    logs: bool,
+    end: tuple[Path, int] | None = None,
+) -> None:
+    """Fill a directory with links to the files of a database, but for logs, and what is cut.
+
+    Args:
+        directory: Of the database.
+        links: The directory.
+        manifest_bytes: See `open_untouched`.
+        logs: Whether it gets write-ahead logs.
+        end: The last of them, and how much of it; None: all.
 
     Raises:
         DataCorrupted: There is no such directory.
@@ -185,8 +242,14 @@ def _link(directory: Path, links: Path, *, manifest_bytes: int | None, logs: boo
         for file in directory.absolute().iterdir():
             if file.name in _OF_ONE_PROCESS or (file.suffix == ".log" and not logs):
                 continue
-            if file.name.startswith(_MANIFEST_PREFIX) and manifest_bytes is not None:
-                with file.open("rb") as manifest:
-                    (links / file.name).write_bytes(manifest.read(manifest_bytes))
+            size = manifest_bytes if file.name.startswith(_MANIFEST_PREFIX) else None
+            if end is not None and file.suffix == ".log":
+                number, last = int(file.stem), int(end[0].stem)
+                if number > last:
+                    continue
+                size = end[1] if number == last else None
+            if size is not None:
+                with file.open("rb") as whole:
+                    (links / file.name).write_bytes(whole.read(size))
             else:
                 (links / file.name).symlink_to(file)

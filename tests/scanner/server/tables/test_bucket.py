@@ -39,6 +39,7 @@ from scanner.tasks import inline
 from scanner.wire.queries import ScanQuery
 from tests.support.changes import read_changes
 from tests.support.scans import description, filled_store, mutations, sample
+from tests.support.unsynced import syncs_fail
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Generator, Sequence
@@ -852,6 +853,32 @@ async def test_what_is_told_of_a_time_behind_a_failed_commit_stays_true(
         time_us = 2**62
         await bucket.wait_stamped_before(time_us)
         assert bucket.storage.offset_at(time_us) == 1
+
+
+@pytest.mark.rocks
+async def test_nobody_is_told_of_what_a_failed_sync_has_left(tmp_path: Path) -> None:
+    """Whoever reads, asks for its time or publishes it again, until writes are taken: it could go with the power."""
+    share, number = TransactionShare("load", 1), RequestNumber(bytes(16), 1, 0)
+    with RocksStore.open(tmp_path) as store:
+        store.create_table(description())
+        async with trio.open_nursery() as nursery:
+            catalog = Catalog(store, ScannerConfig(), nursery, inline)
+            bucket = await catalog.bucket(await catalog.table("items"), 0)
+            with syncs_fail(), pytest.raises(StoreFailed):
+                await bucket.submit(BATCHES[0], transaction=share, number=number).wait_durable()
+            async with bucket.between_commits():
+                assert (bucket.storage.log_end, bucket.storage.newest_commit_us) == (0, 0)
+            for again in ({"transaction": share}, {"number": number}):
+                with pytest.raises(StoreFailed, match="until it is reopened"):
+                    await bucket.submit(BATCHES[0], **again).wait_durable()
+            with pytest.raises(StoreFailed, match="a write has failed"):
+                await bucket.wait_stamped_before(2**62)
+            await bucket.recover(at_once=True)
+            await bucket.wait_stamped_before(2**62)
+            assert bucket.storage.offset_at(2**62) == 1
+            for again in ({"transaction": share}, {"number": number}):
+                assert await bucket.submit(BATCHES[0], **again).wait_durable() == (0, 1)
+            nursery.cancel_scope.cancel()
 
 
 @pytest.mark.rocks
