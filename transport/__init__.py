@@ -40,7 +40,7 @@ from transport.protocol.calls import DETAILS_BYTES_MAX, Metadata
 from transport.protocol.stalls import StallAccount, StallReason, StallTimes
 from transport.protocol.stream import Buffer
 from transport.reflection import reflection_handlers
-from transport.server import Handler, Server, open_listeners, serve, unary
+from transport.server import Handler, Server, only_request, open_listeners, serve, unary
 from transport.statistics import ServerStatistics, ServerTotals, StreamStatistics
 from transport.stream import ServerStream, Stream
 from transport.tasks import bare
@@ -108,6 +108,7 @@ __all__ = [
     "connect",
     "connect_stream",
     "host_port",
+    "only_request",
     "open_listeners",
     "reflection_handlers",
     "serve",

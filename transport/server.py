@@ -76,12 +76,18 @@ def unary(function: UnaryHandler) -> Handler:
 async def only_request(stream: ServerStream) -> Any:
     """Receive the request of a call that has one.
 
+    The end of the client's messages is not waited for: it may come only when the client has the answer.
+
     Raises:
-        CallFailed: INTERNAL, the client has ended its messages without it.
+        CallFailed: UNIMPLEMENTED, as gRPC has it: no request has come, or there is a second one.
     """
     request = await stream.receive()
     if request is None:
-        raise CallFailed(StatusCode.INTERNAL, f"{stream.path} takes one request, and none came")
+        raise CallFailed(StatusCode.UNIMPLEMENTED, f"{stream.path} takes one request, and none came")
+    with contextlib.suppress(trio.WouldBlock):
+        if stream.receive_nowait() is not None:
+            message = f"{stream.path} takes one request, and more came; nothing was done"
+            raise CallFailed(StatusCode.UNIMPLEMENTED, message)
     return request
 
 

@@ -74,9 +74,9 @@ async def test_watcher_gets_the_latest_status(service: str, statuses: list[int])
 
 @pytest.mark.parametrize("path", [CHECK, WATCH])
 async def test_request_that_is_no_message(path: str) -> None:
-    """Octets that cannot be read are INVALID_ARGUMENT; no request at all is INTERNAL."""
+    """Octets that cannot be read are INVALID_ARGUMENT; no request at all is UNIMPLEMENTED."""
     async with memory_pair(transport.Health([]).handlers()) as (client, *_):
-        for messages, status in (([b"\xff"], StatusCode.INVALID_ARGUMENT), ([], StatusCode.INTERNAL)):
+        for messages, status in (([b"\xff"], StatusCode.INVALID_ARGUMENT), ([], StatusCode.UNIMPLEMENTED)):
             async with client.open_stream(path) as stream:
                 for message in messages:
                     await stream.send(message)

@@ -90,8 +90,33 @@ async def test_unary_handler_without_request() -> None:
     async with memory_pair({"/reply": unary(reply)}) as (client, *_):
         async with client.open_stream("/reply") as stream:
             await stream.send_end()
-            with pytest.raises(CallFailed, match="none came"):
+            with pytest.raises(CallFailed, match=r"UNIMPLEMENTED: .* none came"):
                 await stream.receive()
+
+
+async def test_unary_handler_with_two_requests() -> None:
+    """Of two requests that are there neither is handled, nor the first of one and a half; an open end is no request."""
+    handled = []
+
+    async def reply(request: bytes, _stream: ServerStream) -> bytes:
+        handled.append(bytes(request))
+        return b"done"
+
+    async with memory_pair({"/reply": unary(reply)}) as (client, *_):
+        for second, text in ((b"2", r"UNIMPLEMENTED: .* more came"), (b"", "the middle of a message")):
+            async with client.open_stream("/reply") as stream:
+                stream.send_at_once(b"1")
+                if second:
+                    stream.send_at_once(second)
+                else:
+                    stream._core.queue_octets(b"\0\0")
+                await stream.send_end()
+                with pytest.raises(CallFailed, match=text):
+                    await stream.receive()
+        async with client.open_stream("/reply") as stream:
+            stream.send_at_once(b"3")
+            assert await stream.receive() == b"done"
+    assert handled == [b"3"]
 
 
 async def test_handler_that_fails_hurts_only_its_call(caplog: pytest.LogCaptureFixture) -> None:

@@ -26,6 +26,7 @@ from scanner.server.services.scans import holder_of
 from scanner.wire.arrow_ipc import encode_schema
 from scanner.wire.batches import encode_fetched
 from scanner.wire.queries import parse_request, query_from_proto
+from transport import only_request
 
 if TYPE_CHECKING:
     from scanner.server.config import ScannerConfig
@@ -70,7 +71,7 @@ class FetchService:
             ScannerError: The call was refused.
             TransportError: The stream or the connection is gone.
         """
-        message = await stream.receive()
+        message = await only_request(stream)
         request = parse_request(pb.FetchLogRequest, message, self._config.unary_request_bytes_max)
         query = query_from_proto(
             request.query,

@@ -37,7 +37,7 @@ from scanner.server.scan.read_sources import ReadSource
 from scanner.server.scan.resumes import offset_to_resume, parse_resumable, require_history
 from scanner.server.services.scans import holder_of
 from scanner.wire.arrow_ipc import encode_schema
-from transport import StallReason
+from transport import StallReason, only_request
 
 if TYPE_CHECKING:
     from scanner.server.config import ScannerConfig
@@ -101,7 +101,7 @@ class PageService:
             ScannerError: The call was refused, or the page failed.
             TransportError: The stream or the connection is gone.
         """
-        message = await stream.receive()
+        message = await only_request(stream)
         request = parse_resumable(
             pb.ScanPageRequest,
             message,

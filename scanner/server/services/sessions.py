@@ -22,7 +22,7 @@ from scanner.server.pull.sessions import Repeat, Session, SessionRegistry
 from scanner.server.services.scans import holder_of
 from scanner.wire.arrow_ipc import encode_schema
 from scanner.wire.queries import parse_request
-from transport import StallReason
+from transport import StallReason, only_request
 
 if TYPE_CHECKING:
     from scanner.server.config import ScannerConfig
@@ -64,7 +64,7 @@ class SessionService:
             ScannerError: The call was refused, or the scan failed.
             TransportError: The stream or the connection is gone.
         """
-        message = await stream.receive()
+        message = await only_request(stream)
         request = parse_request(pb.ScanSessionRequest, message, self._config.unary_request_bytes_max)
         is_open = request.HasField("query")
         if is_open == bool(request.scanner_id):
