@@ -358,7 +358,10 @@ async def _admit(
             if room:
                 await serve_one(stream)
             else:
-                _log.info("connection of %s turned away: too many connections", _peer_name(stream))
+                if server.admission.worth_a_line():
+                    count = server.admission.turned_away + 1
+                    text = "connection of %s turned away: too many connections; %d so far"
+                    _log.info(text, _peer_name(stream), count)
                 await server.admission.turn_away(stream, secured=secured)
     except Exception:
         # A defect of ours, found by one peer, must not end the connections of the others.

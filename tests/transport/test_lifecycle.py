@@ -520,7 +520,10 @@ async def test_want_of_descriptors_is_one_line(
 async def test_a_connection_too_many_is_told_so_behind_its_first_call(
     autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its call was not processed, it takes nobody's room while its end is waited for, and the log has a line."""
+    """Its call was not processed, and it takes nobody's room while its end is waited for. The log has a line.
+
+    Of many that are turned away it has one in ten seconds.
+    """
     caplog.set_level(logging.INFO, "weir.transport")
     network = Network(lambda _connection, _fault: None)
     config = TransportConfig(connections_max=1)
@@ -540,7 +543,15 @@ async def test_a_connection_too_many_is_told_so_behind_its_first_call(
         )
         assert await silent[-1].receive_some() == b""
         assert server.admission.turned_away == 202
-    assert sum("too many connections" in line for line in caplog.messages) == 202
+        autojump_clock.jump(10)
+        async with connect_stream(await network.dial("fifth", Line())):
+            await network.dial("sixth", Line())
+            await network.dial("seventh", Line())
+            await trio.testing.wait_all_tasks_blocked()
+    lines = [line for line in caplog.messages if "turned away" in line]
+    assert lines == [
+        f"connection of memory turned away: too many connections; {count} so far" for count in (1, 203)
+    ]
 
 
 async def test_a_connection_too_many_that_sends_much_is_turned_away_at_once(
