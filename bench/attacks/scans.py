@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bench.attacks.attack import WIDE, Attack, open_call
+from bench.attacks.attack import WIDE, Attack, call, open_call
 from scanner.proto.weir.v1 import scanner_pb2 as pb
 from tests.support import wire
 
@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 
 TABLE = "abuse"
 CREDIT_MAX = 2**63 - 1
+_NEVER = pb.Predicate(column="k", operator=pb.Predicate.OPERATOR_LESS, literals=[pb.Literal(integer=-1)])
+_FETCH_HEADERS = wire.encode(call("/weir.v1.Scanner/FetchLog"))
+_LATE_S = 0.6
+"""An age at which the reset of a call is free, and no more than that."""
 
 
 def open_message(**query: object) -> bytes:
@@ -38,6 +42,25 @@ def open_scan(stream_id: int, credit: int = CREDIT_MAX) -> bytes:
     return open_call(stream_id) + wire.data(stream_id, opening)
 
 
+def late_resets(peer: RawPeer) -> None:
+    """Read the whole changelog in vain by as many calls as may be open, reset them when that is free, and again."""
+    request = pb.FetchLogRequest(
+        query=pb.ScanQuery(table=TABLE, filter=[_NEVER]),
+        positions=[pb.FetchPosition(bucket=0, start=pb.LogStart(earliest=True))],
+        max_wait_ms=30_000,
+    )
+    body = wire.message(request.SerializeToString())
+    for _ in range(3):
+        streams = peer.streams(900)
+        peer.send(
+            b"".join(open_call(sid, _FETCH_HEADERS) + wire.data(sid, body, end=True) for sid in streams)
+        )
+        peer.wait_answer()  # The calls have been read, and are as old as that at least:
+        peer.wait(lambda _peer: False, _LATE_S)
+        peer.send(b"".join(map(wire.reset, streams)))
+        peer.wait_answer()
+
+
 def zero_credit(peer: RawPeer) -> None:
     """Open scans, and never grant anything."""
     peer.send(b"".join(open_scan(sid, 0) for sid in peer.streams(400)))
@@ -46,10 +69,9 @@ def zero_credit(peer: RawPeer) -> None:
 
 def no_match(peer: RawPeer) -> None:
     """Scan everything with a filter that nothing passes."""
-    never = pb.Predicate(column="k", operator=pb.Predicate.OPERATOR_LESS, literals=[pb.Literal(integer=-1)])
     for _ in range(2):
         streams = peer.streams(2)
-        opening = open_message(filter=[never]) + demand(CREDIT_MAX)
+        opening = open_message(filter=[_NEVER]) + demand(CREDIT_MAX)
         peer.send(b"".join(open_call(sid) + wire.data(sid, opening) for sid in streams))
         if not peer.wait(lambda peer, all_of=streams: peer.status.keys() >= set(all_of)):  # type: ignore[misc]
             return
@@ -83,6 +105,11 @@ ATTACKS = (
         run=no_match,
         hello=WIDE,
         bound="a block of block_rows_max a turn; heartbeats say how far it is",
+    ),
+    Attack(
+        name="late resets",
+        run=late_resets,
+        bound="streams_max calls of half a second each, whose work ends with them; scans_max of the server",
     ),
     Attack(
         name="credit overflow", run=credit_overflow, hello=WIDE, bound="CREDIT_INVALID (INVALID_ARGUMENT)"

@@ -71,6 +71,16 @@ def test_filter_that_matches_nothing_tells_how_far_it_is(tmp_path: Path) -> None
         holds_nothing(server)
 
 
+def test_late_resets_are_free_and_leave_nothing(server: RunningServer) -> None:
+    """More than the budget of resets has; a call that reads the changelog goes with its own, so none is refused."""
+    with attacked(server, "late resets") as peer:
+        assert not peer.ended
+        assert peer.resets == []
+        assert peer.status == {}
+        assert server.ask(lambda server: server.statistics().transport.streams) == 0
+        server.wait_until(lambda server: server.statistics().fetches_open == 0)
+
+
 def test_credit_overflow_is_refused(server: RunningServer) -> None:
     """A demand that cannot be counted ends its scan with INVALID_ARGUMENT."""
     with attacked(server, "credit overflow") as peer:
