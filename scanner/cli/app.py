@@ -98,7 +98,7 @@ _COMMANDS: Final = {
     "backup": ("scanner.cli.backup:backup", "Back up a server's tables, or list backups."),
     "checkpoint": ("scanner.cli.leases:checkpoint", "Make a checkpoint of a table, or list its checkpoints."),
     "compact-log": ("scanner.cli.compact_log:compact_log", "Cut a table's changelogs off now."),
-    "delete": ("scanner.cli.data:delete", "Delete rows by their primary key."),
+    "delete": ("scanner.cli.delete:delete", "Delete rows by their primary key."),
     "describe": ("scanner.cli.tables:describe", "Show a table's columns, key, buckets and log offsets."),
     "doctor": ("scanner.cli.doctor:doctor", "Look for damage in a data directory that no server has open."),
     "drain": ("scanner.cli.admin:drain", "Shut the server down gracefully, as SIGTERM does."),
@@ -108,7 +108,7 @@ _COMMANDS: Final = {
     "health": ("scanner.cli.health:health", "Ask a server whether it takes calls."),
     "image": ("scanner.cli.image:image", "Make, list or drop columnar images of a table."),
     "leases": ("scanner.cli.leases:leases", "Keep states of tables readable for a while."),
-    "load": ("scanner.cli.data:load", "Load a Parquet, Arrow or CSV file into a table."),
+    "load": ("scanner.cli.load:load", "Load a Parquet, Arrow or CSV file into a table."),
     "offsets": (
         "scanner.cli.offsets:offsets",
         "Show where a table's changelogs begin and end, and where a time is.",

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from scanner.cli.app import connected, endpoint_option, example, fail, names
-from scanner.cli.data import parse_keys
 from scanner.cli.destination import destination
+from scanner.cli.keys import parse_keys
 from scanner.cli.log_places import as_of_option, require_places
 from scanner.cli.options import columns_option
 from scanner.cli.output import format_of, open_rows, output_options

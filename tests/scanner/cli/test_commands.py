@@ -38,7 +38,7 @@ Weir = Callable[..., tuple[int, str, str]]
 @pytest.fixture
 def never_slow(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server on a busy machine that takes half a second to drop a table is not told of."""
-    monkeypatch.setattr("scanner.cli.data._SILENT_S_MAX", 600)
+    monkeypatch.setattr("scanner.cli.load._SILENT_S_MAX", 600)
 
 
 @pytest.fixture(scope="module")
@@ -214,7 +214,7 @@ def test_a_table_that_another_load_makes_meanwhile(
     command: Weir, items: str, csv_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody is told to drop the rows that the other one has just loaded."""
-    monkeypatch.setattr("scanner.cli.data._existing", lambda *_: None)
+    monkeypatch.setattr("scanner.cli.load._existing", lambda *_: None)
     failed = last_line(command("load", csv_file, "-k", "id"))
     assert failed == (
         f"weir: table items was made by somebody else while {csv_file} was read;"
@@ -313,7 +313,7 @@ def test_an_interrupted_load_says_what_it_waits_for_and_can_be_interrupted_again
 
     monkeypatch.setattr(scanner.sync.Table, "open_writer", lambda *_: nullcontext(Frozen()))
     monkeypatch.setattr(scanner.sync.Table, "drop_unwritten", drop)
-    monkeypatch.setattr("scanner.cli.data.note", note)
+    monkeypatch.setattr("scanner.cli.load.note", note)
     path = tmp_path / "frozen.parquet"
     pq.write_table(pa.table({"id": [1]}), path)
     assert command("load", path, "-k", "id") == (
@@ -650,7 +650,7 @@ def test_load_that_fails_drops_its_table_unless_others_wrote_to_it(
             client.table("shared").write(pa.table({"id": [1], "n": [1]}))
             raise KeyInvalid("no key")
 
-        monkeypatch.setattr("scanner.cli.data._require_columns", check)
+        monkeypatch.setattr("scanner.cli.load._require_columns", check)
         assert "no key" in one_line(command("load", path, "-k", "id", "--types", "id=int64,n=int64"))
         assert client.table("shared").new_scan().to_arrow().num_rows == 1
     assert command("drop", "shared", "--yes")[0] == 0
@@ -692,7 +692,7 @@ def test_a_load_that_does_not_add_up_fails(
         def check(*_: object) -> None:
             client.table("counted").write(pa.table({"id": [1], "n": [0]}))
 
-        monkeypatch.setattr("scanner.cli.data._require_columns", check)
+        monkeypatch.setattr("scanner.cli.load._require_columns", check)
         told = one_line(command("load", path, "-k", "id", "--types", "id=int64,n=int64"))
     assert "of 3 rows, 1 of them with the key of an earlier one, 3 were acknowledged and 1 were new" in told
     assert "somebody else writes to it, or rows are missing" in told

@@ -1,4 +1,4 @@
-"""`weir load` and `weir delete`: rows into a table, and out of it."""
+"""`weir load`: the rows of a file into a table."""
 
 from __future__ import annotations
 
@@ -444,90 +444,11 @@ def _bar(count: ProgressColumn) -> Progress:
     return Progress(*layout, console=Console(stderr=True), transient=True, disable=not is_terminal())
 
 
-@click.command(epilog=example("weir delete flights 2013,1,1,UA,1545,EWR 2013,1,1,UA,1714,LGA"))
-@click.argument("table")
-@click.argument("keys", nargs=-1, required=True, metavar="KEY...")
-@endpoint_option
-def delete(table: str, keys: tuple[str, ...], endpoint: str) -> None:
-    r"""Delete rows by primary key. KEY is the values of the key columns, in key order, separated by commas.
-
-    Write binary values in hexadecimal after \x, as weir scan writes them in CSV; without \x they are taken as text. Put
-    -- before keys that begin with a minus. A missing key is no error.
-    """
-    with connected(endpoint) as client:
-        opened = client.table(table)
-        result = opened.delete(parse_keys(opened.description, keys))
-        deleted = sum(end - start for _, start, end in result.ranges)
-        tell_done(f"deleted {counted(deleted, 'row')} of {table}")
 
 
-def parse_keys(table: TableDescription, keys: tuple[str, ...]) -> pa.RecordBatch:
-    """Read keys as written on the command line, one CSV record each.
-
-    Raises:
-        KeyInvalid: A key is no CSV record, has too few or too many values, or one that is not of its column's type.
-    """
-    rows = [_key_record(key) for key in keys]
-    for row in rows:
-        if len(row) != len(table.primary_key):
-            wanted = ",".join(table.primary_key)
-            raise KeyInvalid(f"key {','.join(row)!r} does not have the form {wanted}")
-    columns = [
-        key_cells([_key_value(text, field) for text in texts], field)
-        for field, texts in zip(table.key_schema, zip(*rows, strict=True), strict=True)
-    ]
-    return pa.RecordBatch.from_arrays(columns, names=list(table.primary_key))
 
 
-def _key_record(key: str) -> list[str]:
-    """The values of one key. Read with others, a quote that it does not close would take in the next key."""
-    try:
-        if key.endswith(("\n", "\r")):  # Outside of quotes: taken for the end of a line, and left out.
-            raise csv.Error("it ends with a line break")
-        return next(csv.reader([key], strict=True), [])
-    except csv.Error as error:
-        raise KeyInvalid(
-            f"key {key!r} is no CSV record: {str(error).partition(' - ')[0]}; put a value with a quote or a line break"
-            " in it in double quotes, and write a quote in it twice"
-        ) from error
 
 
-def _key_value(text: str, field: pa.Field) -> object:
-    """What a word on the command line says in a key column: what it says in a CSV, and text may be octets as well."""
-    types, kind = pa.types, field.type
-    try:
-        if types.is_boolean(kind):
-            return {"true": True, "1": True, "false": False, "0": False}[text.lower()]
-        if "_" in text and (types.is_integer(kind) or types.is_floating(kind)):
-            raise ValueError  # Python would read 1_000.
-        if types.is_integer(kind):
-            return int(text)
-        if types.is_floating(kind):
-            return _float_value(text, kind)
-        if types.is_decimal(kind):
-            return decimal_literal(text)
-        if types.is_date(kind) or types.is_timestamp(kind):
-            return Temporal(text)
-        if types.is_binary(kind) and text.startswith(BINARY_PREFIX):
-            return bytes.fromhex(text.removeprefix(BINARY_PREFIX))
-    except (ValueError, KeyError, ArgumentInvalid) as error:
-        raise KeyInvalid(f"{text!r} is no {kind}, which key column {field.name!r} is") from error
-    return text.encode() if types.is_binary(kind) else text
 
 
-def _float_value(text: str, kind: pa.DataType) -> float:
-    """The number of a type of floats that is nearest to the text; a whole number is it, or how a CSV shows it.
-
-    Raises:
-        ValueError: It is no number, or there is none so large or so exact.
-    """
-    nearest = pa.scalar(text.strip()).cast(kind)  # As in a CSV: once, and not by way of a float64.
-    value: float = nearest.as_py()
-    is_number = any(character.isdigit() for character in text)
-    if is_number and math.isinf(value):
-        raise ValueError(text)
-    # A CSV shows the float32 355591072 as 355591070: no other is nearer.
-    shown = nearest.cast(pa.string()).as_py()
-    if text.strip().lstrip("+-").isdigit() and int(text) != value and text != shown:
-        raise ValueError(text)
-    return value
