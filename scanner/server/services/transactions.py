@@ -20,7 +20,8 @@ from scanner.server.tables.write_encoding import encode_routed
 from scanner.server.tables.writes import WriteCall, mutations_bytes
 from scanner.server.transactions.names import VersionKey
 from scanner.server.transactions.stages import Attempt
-from scanner.storage.transactions import SESSION_BYTES, mutation_frames
+from scanner.storage.stage_frames import mutation_frames
+from scanner.storage.transactions import SESSION_BYTES
 from scanner.wire.arrow_ipc import require_unchanged
 from scanner.wire.fields import require_few_fields
 from scanner.wire.queries import meant_table_id, parse_request

@@ -11,7 +11,7 @@ from scanner.server.transactions.decisions import Decision
 from scanner.storage.rocksdb.files import read_sealed
 from scanner.storage.rocksdb.findings import Finding, Severity
 from scanner.storage.rocksdb.transaction_files import RocksStageSource, decision_paths, stage_paths
-from scanner.storage.transactions import read_mutations
+from scanner.storage.stage_frames import read_mutations
 
 if TYPE_CHECKING:
     from scanner.storage.transactions import StageKey

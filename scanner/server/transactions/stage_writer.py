@@ -10,13 +10,8 @@ import trio
 
 from scanner.errors import ArgumentInvalid, StagesFull
 from scanner.server.transactions.stages import Attempt
-from scanner.storage.transactions import (
-    StoredStage,
-    count_mutations,
-    digest_mutations,
-    head_frame,
-    tail_frame,
-)
+from scanner.storage.stage_frames import count_mutations, digest_mutations, head_frame, tail_frame
+from scanner.storage.transactions import StoredStage
 
 if TYPE_CHECKING:
     from scanner.server.transactions.names import TransactionName, TransactionTable, VersionKey

@@ -16,7 +16,8 @@ import numpy as np
 
 from scanner.errors import DataCorrupted, PartsConflict
 from scanner.storage.interface import Mutations
-from scanner.storage.transactions import StageKey, TransactionFiles, in_pieces, read_mutations
+from scanner.storage.stage_frames import in_pieces, read_mutations
+from scanner.storage.transactions import StageKey, TransactionFiles
 
 KEYS_MAX: Final = 4_000_000
 """Keys that are compared at once: some 100 MB."""

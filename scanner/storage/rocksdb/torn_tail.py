@@ -23,7 +23,7 @@ from typing import Final
 
 from scanner.errors import StoreFailed, TooManyFiles
 from scanner.storage.rocksdb.files import disk_errors
-from scanner.storage.rocksdb.log_format import begins_after, first_damage, record_heads
+from scanner.storage.rocksdb.wal_format import begins_after, first_damage, record_heads
 
 _LOG: Final = re.compile(r"(\d+)\.log")
 _BATCH: Final = struct.Struct("<QI")

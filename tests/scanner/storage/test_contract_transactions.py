@@ -16,18 +16,14 @@ from scanner.errors import DataCorrupted, StoreFailed, TableNotFound
 from scanner.storage.interface import Mutation
 from scanner.storage.memory.store import MemoryStore
 from scanner.storage.memory.transaction_files import MemoryStageSource
-from scanner.storage.transactions import (
-    ALL_KNOWN,
-    AppliedShare,
-    StageKey,
+from scanner.storage.stage_frames import (
     count_mutations,
-    decode_applied,
-    encode_applied,
     head_frame,
     mutation_frames,
     read_mutations,
     tail_frame,
 )
+from scanner.storage.transactions import ALL_KNOWN, AppliedShare, StageKey, decode_applied, encode_applied
 from tests.support.changes import read_changes
 from tests.support.storage_tables import ITEMS, changes_of, contents, delete, put, puts
 

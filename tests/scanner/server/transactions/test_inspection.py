@@ -10,7 +10,8 @@ import pytest
 from scanner.server.inspection import Inspection
 from scanner.server.transactions.decisions import Decision
 from scanner.storage.rocksdb.store import RocksStore
-from scanner.storage.transactions import StageKey, head_frame, mutation_frames, tail_frame
+from scanner.storage.stage_frames import head_frame, mutation_frames, tail_frame
+from scanner.storage.transactions import StageKey
 from tests.support.storage_tables import ITEMS, put
 
 pytestmark = pytest.mark.rocks

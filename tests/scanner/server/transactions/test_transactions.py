@@ -56,7 +56,8 @@ from scanner.storage.rocksdb.files import read_sealed, write_sealed
 from scanner.storage.rocksdb.store import RocksStore
 from scanner.storage.rocksdb.table_directories import mark_dropping
 from scanner.storage.rocksdb.transaction_files import RocksTransactionFiles
-from scanner.storage.transactions import ALL_KNOWN, StageKey, StoredStage, mutation_frames
+from scanner.storage.stage_frames import mutation_frames
+from scanner.storage.transactions import ALL_KNOWN, StageKey, StoredStage
 from scanner.tasks import RunBlocking, inline
 from scanner.wire import methods
 from scanner.wire.arrow_ipc import encode_stream

@@ -25,9 +25,9 @@ from scanner.storage.rocksdb import bucket as bucket_module
 from scanner.storage.rocksdb import durable_end
 from scanner.storage.rocksdb.bucket import RocksBucket
 from scanner.storage.rocksdb.catalog import load_table_entry
-from scanner.storage.rocksdb.log_format import first_damage, record_heads
 from scanner.storage.rocksdb.manifest_length import current_manifest
 from scanner.storage.rocksdb.store import RocksStore
+from scanner.storage.rocksdb.wal_format import first_damage, record_heads
 from tests.scanner.storage.rocksdb.test_manifest_length import record_starts
 from tests.support.living import copy_living, end_background_work
 from tests.support.storage_damage import flip
