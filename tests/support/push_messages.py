@@ -41,9 +41,9 @@ def started(
     return pb.ScanResponse(started=message).SerializeToString()
 
 
-def payload_message(ordinal: int, count: int, payload: bytes) -> bytes:
-    """A batch of these bytes, with their checksum."""
-    return b"".join(encode_row_batch(ordinal, count, checksum(payload), payload, b""))
+def payload_message(ordinal: int, payload: bytes) -> bytes:
+    """A batch of these bytes, which are two rows, with their checksum."""
+    return b"".join(encode_row_batch(ordinal, 2, checksum(payload), payload, b""))
 
 
 def rows(

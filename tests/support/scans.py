@@ -23,7 +23,7 @@ from scanner.server.server import Server, open_server
 from scanner.storage.interface import Mutation, Store
 from scanner.storage.memory.store import MemoryStore
 from scanner.wire import methods
-from scanner.wire.arrow_ipc import decode_batch, decode_schema, verify_payload
+from scanner.wire.arrow_ipc import decode_batch, decode_schema, encode_stream, verify_payload
 from scanner.wire.batches import RowBatch, decode_scan_response
 from scanner.wire.statuses import from_call_failed
 from scanner.wire.tables import description_to_proto
@@ -102,15 +102,6 @@ def stored_size(store: MemoryStore, ids: Iterable[int]) -> int:
     return sum(map(len, store.row_codec("items").encode_batch(sample(ids))))
 
 
-def arrow_stream(batch: pa.RecordBatch) -> bytes:
-    """A batch as an Arrow IPC stream."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema) as writer:
-        writer.write_batch(batch)
-    encoded: bytes = sink.getvalue().to_pybytes()
-    return encoded
-
-
 def write_request(
     batch: pa.RecordBatch,
     *,
@@ -126,7 +117,7 @@ def write_request(
     return tables_pb2.WriteRequest(
         table=table,
         operation=operation,
-        arrow_stream=arrow_stream(batch),
+        arrow_stream=encode_stream(batch),
         writer_id=writer_id,
         sequence=sequence,
     ).SerializeToString()

@@ -111,9 +111,9 @@ def test_a_batch_that_contradicts_itself_is_corruption(wrong: tuple[int, int, in
     assert payload.count(ends) == 1
     receiver = PushReceiver("t bucket 0", schema, ReceiveCredit(1_000_000), BucketProgress(bucket=0))
     receiver.receive(started(schema))
-    receiver.receive(payload_message(0, 2, payload))
+    receiver.receive(payload_message(0, payload))
     with pytest.raises(DataCorrupted, match="a batch is not valid"):
-        receiver.receive(payload_message(2, 2, payload.replace(ends, struct.pack("<3i", *wrong))))
+        receiver.receive(payload_message(2, payload.replace(ends, struct.pack("<3i", *wrong))))
 
 
 def test_end_with_another_total_is_corruption(receiver: PushReceiver) -> None:

@@ -29,10 +29,10 @@ from scanner.server.config import ScannerConfig
 from scanner.server.services.point_reads import GET_TOO_LARGE
 from scanner.storage.memory.store import MemoryStore
 from scanner.storage.rocksdb.store import RocksStore
+from scanner.wire.arrow_ipc import encode_stream
 from tests.support.scans import (
     SCHEMA,
     TABLES,
-    arrow_stream,
     description,
     failure,
     filled_store,
@@ -57,7 +57,7 @@ def keys_of(ids: Iterable[int | None]) -> pa.RecordBatch:
 
 def request_of(ids: Iterable[int | None], **fields: Any) -> pb.GetRequest:
     """A request for rows of the sample table."""
-    return pb.GetRequest(**{"table": "items", "keys": arrow_stream(keys_of(ids)), **fields})
+    return pb.GetRequest(**{"table": "items", "keys": encode_stream(keys_of(ids)), **fields})
 
 
 async def get(client: transport.Client, request: pb.GetRequest) -> pb.GetResponse:
@@ -103,10 +103,10 @@ _HISTORY = b"h" * 16
         (request_of([1], table="none"), TableNotFound, "none"),
         (request_of([1], keys=b""), ArgumentInvalid, "Arrow IPC"),
         (request_of([1], keys=b"\xff" * 100), ArgumentInvalid, "Arrow IPC"),
-        (request_of([1], keys=arrow_stream(keys_of([1]))[:-40]), ArgumentInvalid, ""),
-        (request_of([1], keys=arrow_stream(sample([1]))), SchemaMismatch, "unknown"),
-        (request_of([1], keys=arrow_stream(pa.record_batch({"id": ["1"]}))), SchemaMismatch, "id"),
-        (request_of([1], keys=arrow_stream(pa.record_batch({"id": [1.0]}))), SchemaMismatch, "id"),
+        (request_of([1], keys=encode_stream(keys_of([1]))[:-40]), ArgumentInvalid, ""),
+        (request_of([1], keys=encode_stream(sample([1]))), SchemaMismatch, "unknown"),
+        (request_of([1], keys=encode_stream(pa.record_batch({"id": ["1"]}))), SchemaMismatch, "id"),
+        (request_of([1], keys=encode_stream(pa.record_batch({"id": [1.0]}))), SchemaMismatch, "id"),
         (request_of([1], crc32c=0), ArgumentInvalid, "changed on its way"),
         (request_of([None]), KeyInvalid, "null in row 0"),
         (request_of([1], columns=["nope"]), ColumnNotFound, "nope"),

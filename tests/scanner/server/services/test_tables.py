@@ -40,13 +40,13 @@ from scanner.server.server import open_server
 from scanner.server.services.tables import TablesService
 from scanner.storage.memory.store import MemoryStore
 from scanner.tasks import inline
+from scanner.wire.arrow_ipc import encode_stream
 from scanner.wire.tables import description_from_proto, description_to_proto
 from tests.support.conformance import open_virtual_items
 from tests.support.scans import (
     SCHEMA,
     SMALL,
     TABLES,
-    arrow_stream,
     create_table,
     description,
     failure,
@@ -387,7 +387,7 @@ def request(**fields: object) -> bytes:
     whole: dict[str, object] = {
         "table": "items",
         "operation": UPSERT,
-        "arrow_stream": arrow_stream(sample([1])),
+        "arrow_stream": encode_stream(sample([1])),
         **fields,
     }
     return tables_pb2.WriteRequest(**whole).SerializeToString()  # type: ignore[arg-type]
@@ -412,7 +412,7 @@ def two_batches() -> bytes:
         (request(operation=9), ArgumentInvalid, "9"),
         (request(arrow_stream=b""), ArgumentInvalid, "Arrow IPC stream"),
         (request(arrow_stream=b"garbage"), ArgumentInvalid, "Arrow IPC stream"),
-        (request(arrow_stream=arrow_stream(sample(range(9)))[:-300]), ArgumentInvalid, "Arrow IPC stream"),
+        (request(arrow_stream=encode_stream(sample(range(9)))[:-300]), ArgumentInvalid, "Arrow IPC stream"),
         (request(arrow_stream=two_batches()), ArgumentInvalid, "holds 2"),
         (request(crc32c=0), ArgumentInvalid, "changed on its way"),
         (write_request(sample(range(1001))), ArgumentInvalid, "1000 are allowed"),

@@ -176,11 +176,11 @@ async def test_whatever_is_asked_for_is_granted_within_the_bound(seed: int) -> N
         assert (takers.waiting, takers.memory.bytes_taken) == ([], 0)
 
 
-def wide_write(key: int, table: str = "items") -> bytes:
+def wide_write(key: int) -> bytes:
     """A write of one row of 300 kB."""
     row = sample([key])
     wide = row.set_column(1, row.schema.field(1), pa.array(["x" * 300_000]))
-    return write_request(wide, table=table)
+    return write_request(wide)
 
 
 @dataclass

@@ -20,11 +20,12 @@ from scanner.server.tables.writes import (
     route,
 )
 from scanner.storage.interface import Mutation
-from tests.support.scans import arrow_stream, description, filled_store, sample
+from scanner.wire.arrow_ipc import encode_stream
+from tests.support.scans import description, filled_store, sample
 
 TABLE = description()
 STORE = filled_store(0)
-STREAM = arrow_stream(sample(range(40)))
+STREAM = encode_stream(sample(range(40)))
 
 
 def conform(stream: bytes) -> pa.RecordBatch:
@@ -93,7 +94,7 @@ def test_a_writer_that_was_closed_twice(closings: int) -> None:
 def test_a_stream_with_text_that_is_none_is_the_peer_s_argument(text: bytes) -> None:
     """A column's name or time zone that is not UTF-8 is an argument error."""
     rows = pa.RecordBatch.from_arrays([pa.array([1], pa.timestamp("us", "zone"))], names=["name"])
-    damaged = arrow_stream(rows).replace(text, b"\xff" + text[1:])
+    damaged = encode_stream(rows).replace(text, b"\xff" + text[1:])
     with pytest.raises(ArgumentInvalid, match="utf-8"):
         read_arrow_stream(damaged, rows_max=1000, bytes_max=1 << 20)
 
