@@ -52,13 +52,7 @@ from scanner.client.scan.scan import Scan
 from scanner.client.table import Table
 from scanner.data.images import ImageInfo, ImageState
 from scanner.data.table import BUCKETS_MAX, TableDescription
-from scanner.errors import (
-    ArgumentInvalid,
-    DataCorrupted,
-    LeaseNotFound,
-    SchemaMismatch,
-    TableExists,
-)
+from scanner.errors import ArgumentInvalid, DataCorrupted, LeaseNotFound, SchemaMismatch, TableExists
 from scanner.proto.weir.v1 import admin_pb2 as admin_pb
 from scanner.proto.weir.v1 import tables_pb2 as pb
 from scanner.wire import methods

@@ -37,13 +37,7 @@ from scanner.client.request_rows import (
 )
 from scanner.client.writer_ids import WriterId
 from scanner.data.table import TableDescription
-from scanner.errors import (
-    ArgumentInvalid,
-    DataCorrupted,
-    ScannerError,
-    ServerUnavailable,
-    error_row,
-)
+from scanner.errors import ArgumentInvalid, DataCorrupted, ScannerError, ServerUnavailable, error_row
 from scanner.proto.weir.v1 import tables_pb2 as pb
 from scanner.wire import methods
 from scanner.wire.answers import parse_answer

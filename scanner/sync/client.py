@@ -13,13 +13,7 @@ import pyarrow as pa
 
 from scanner.client import client as trio_client
 from scanner.client import table as trio_table
-from scanner.client.admin import (
-    CheckpointInfo,
-    CompactedLog,
-    DrainBegun,
-    SnapshotInfo,
-    StreamInfo,
-)
+from scanner.client.admin import CheckpointInfo, CompactedLog, DrainBegun, SnapshotInfo, StreamInfo
 from scanner.client.arrow_input import Rows, is_rows, to_arrow
 from scanner.client.client import BUCKETS_DEFAULT
 from scanner.client.credentials import TlsSource, TokenSource

@@ -26,13 +26,7 @@ import pyarrow as pa
 
 from scanner.data.digest import checksum
 from scanner.data.keys import bucket_of
-from scanner.errors import (
-    ArgumentInvalid,
-    BucketNotFound,
-    OffsetOutOfRange,
-    ScannerError,
-    TooManyScans,
-)
+from scanner.errors import ArgumentInvalid, BucketNotFound, OffsetOutOfRange, ScannerError, TooManyScans
 from scanner.proto.weir.v1 import tables_pb2 as pb
 from scanner.server.auth.access import Right, authorize, principal_of
 from scanner.server.fairness import pass_turn

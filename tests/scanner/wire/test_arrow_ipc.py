@@ -16,11 +16,7 @@ from scanner.wire.arrow_ipc import (
     fitting_rows,
     verify_payload,
 )
-from scanner.wire.batches import (
-    RowBatch,
-    decode_scan_response,
-    encode_row_batch,
-)
+from scanner.wire.batches import RowBatch, decode_scan_response, encode_row_batch
 from tests.support.scans import SCHEMA, sample
 
 

@@ -12,9 +12,7 @@ from hypothesis import strategies as st
 from scanner.data.changes import ChangeRange
 from scanner.errors import DataCorrupted
 from scanner.proto.weir.v1 import scanner_pb2 as pb
-from scanner.wire.arrow_ipc import (
-    EncodedRows,
-)
+from scanner.wire.arrow_ipc import EncodedRows
 from scanner.wire.batches import (
     FetchedBatch,
     RowBatch,
