@@ -88,8 +88,9 @@ class StreamTable:
         """Id of the newest stream that the peer opened."""
         self.highest_outbound = 0
         """Id of the newest stream that we opened."""
-        self.receive_window_bytes = RECEIVE_WINDOW_BYTES
-        """Window of a new stream, as far as the peer is known to know."""
+        self.receive_window_bytes = max(RECEIVE_WINDOW_BYTES, config.stream_window_bytes)
+        """Window of a new stream. Until the peer has acknowledged our SETTINGS, it may go by them or not: Bun, and
+        older okhttp, send what a wider window lets out, and acknowledge it behind that."""
         self.first_messages = FirstMessages(0.0 if client else config.first_message_timeout_s)
         self.receive_memory = None if client else ReceiveMemory(config.receive_memory_bytes_max)
         """What messages take until they are consumed; a client has chosen its server, and its own windows."""

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.support import wire
 from tests.support.configs import TINY
-from tests.support.pair import Pair, Peer, answer, drain_messages, sent, take
+from tests.support.pair import Pair, Peer, answer, drain_messages, request, sent, take
 from transport.config import WINDOW_BYTES_MAX, TransportConfig
 from transport.errors import ErrorCode, FlowControlViolation, StatusCode, StreamReset
 from transport.protocol.flow_control import ReceiveWindow, SendWindow
@@ -94,6 +94,23 @@ def test_an_empty_frame_needs_no_window() -> None:
     assert not peer.send(wire.data(1), wire.data(1, end=True))
     assert drain_messages(peer.core, stream) == [b"x" * 5_000]
     assert stream.next_message() is END
+
+
+@pytest.mark.parametrize("client", [False, True], ids=["server", "client"])
+def test_a_peer_may_go_by_our_window_before_it_acknowledges_it(client: bool) -> None:
+    """Some send first what a wider window lets out, and their acknowledgement behind that; not an octet beyond it."""
+    peer = Peer(client=client, config=TransportConfig(stream_window_bytes=100_000), hello=False)
+    peer.send(wire.settings() if client else wire.PREFACE + wire.settings())
+    if client:
+        stream = peer.core.open_stream(request())
+        peer.send(wire.headers(1, wire.RESPONSE))
+    else:
+        stream = peer.request(1)
+    assert not peer.send(wire.data(1, wire.message(bytes(100_000 - 6))), wire.settings(ack=True))
+    assert not peer.send(wire.data(1, b"x"))
+    assert stream.receive_window.available == 0
+    (reset,) = wire.only(peer.send(wire.data(1, b"x")), wire.RST_STREAM)
+    assert reset.code == ErrorCode.FLOW_CONTROL_ERROR
 
 
 @given(st.integers(-(2**31), WINDOW_BYTES_MAX), st.integers(1, WINDOW_BYTES_MAX))
