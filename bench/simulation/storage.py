@@ -41,7 +41,7 @@ REFUSED: Final = "the simulated disk refuses"
 """What every error says that is the disk's."""
 OPENED_BY: Final = frozenset({"reopen", "close_idle", "wake"})
 """Calls of a bucket during which the event loop would stand still if it read it."""
-_NEEDS_READABLE: Final = frozenset({"open_snapshot", "open_reader", "split"})
+_NEEDS_READABLE: Final = frozenset({"open_snapshot", "open_reader"})
 _NEEDS_WRITABLE: Final = frozenset({"truncate_log", "flush"})
 _READS: Final = frozenset(
     {
@@ -52,6 +52,7 @@ _READS: Final = frozenset(
         "measure_entries",
         "offset_at",
         "read_change_block",
+        "split",
     }
 )
 """Calls for which the real storage waits until it is open."""

@@ -401,7 +401,8 @@ class Bucket(Protocol):
         """Where to cut the rows, or a range of them, so that each part takes about as many bytes. Changes nothing.
 
         An estimate, from samples: rows that were written a moment ago, replaced or deleted may count or not. Takes a
-        bounded time, however many rows there are. Blocks on the disk; meant for a worker thread, beside commits.
+        bounded time, however many rows there are. Blocks on the disk; meant for a worker thread, beside commits, and
+        while no scan can be opened since one has failed.
 
         Args:
             wish: How many parts, or how large.

@@ -204,10 +204,14 @@ class ServedBucket:
         if not self.storage.readable and self.storage.newest_commit_us < time_us:
             async with self.between_commits():
                 pass  # It is open anew, and shows whether the commit that has failed is there all the same.
-        if self.storage.hides and self.storage.newest_commit_us < time_us:
+        if self.storage.newest_commit_us < time_us:
+            self._require_known("what is older than that time")
+
+    def _require_known(self, what: str) -> None:
+        if self.storage.hides:
             raise StoreFailed(
                 "a write has failed, and whether it is there all the same shows when the bucket takes writes again;"
-                " until then nothing can be told of a time behind it"
+                f" until then it is not known {what}"
             )
 
     @property
@@ -463,8 +467,12 @@ class ServedBucket:
             refusal: What the request fails with if it is no such duplicate; None: it is written.
 
         Raises:
+            StoreFailed: A commit that has failed may yet show what is stored of the groups.
             ScannerError: The bucket is retired; this says why.
         """
+        if group_states:
+            # They go by those of now; storage could show newer ones, and take writes, before this is written.
+            self._require_known("what is stored of its reader groups")
         return self._enqueue(
             PendingWrite(mutations, Settled(when_settled), group_states or {}, transaction, number, refusal)
         )

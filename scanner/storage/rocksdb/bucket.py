@@ -366,7 +366,8 @@ class RocksBucket:
         self, wish: SplitWish, key_range: KeyRange = ALL_KEYS, known: Sequence[Piece] = ()
     ) -> BucketSplit:
         """See `Bucket.split`."""
-        with self._lifetime.using() as database:
+        # Cuts are an estimate: rows of a commit that has failed do no harm.
+        with self._lifetime.using(after_failure=True) as database:
             return split_bucket(database, self._reading, wish, key_range, known)
 
     def truncate_log(self, start_offset: int) -> None:

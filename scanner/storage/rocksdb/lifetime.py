@@ -115,7 +115,7 @@ class Lifetime:
         """The database, for reading; it is not closed before the block ends.
 
         Args:
-            after_failure: Also if a write has failed: only what is below `log_end` is read, which is durable.
+            after_failure: Also if a write has failed: what is below `log_end` is read, which is durable, or estimated.
         """
         with self._gate:
             database = self._awake()

@@ -25,11 +25,11 @@ from scanner.storage.rocksdb.bucket_state import (
 from scanner.storage.rocksdb.changelog import EMPTY_RANGE, encode_log_range
 from scanner.storage.rocksdb.database import Database, RocksResources, open_database, write_synced
 from scanner.storage.rocksdb.durable_end import read_durable_end
-from scanner.storage.rocksdb.files import directory_number
+from scanner.storage.rocksdb.files import directory_number, disk_errors
 from scanner.storage.rocksdb.log import LOG_RANGE_KEY, read_log_range
 from scanner.storage.rocksdb.manifest_length import write_manifest_length
 from scanner.storage.rocksdb.torn_manifest import cut_manifest, torn_manifest
-from scanner.storage.rocksdb.torn_tail import has_torn_tail
+from scanner.storage.rocksdb.torn_tail import first_newer, has_torn_tail
 from scanner.storage.rocksdb.unfinished import undo_unfinished, unfinished_range
 from scanner.storage.rocksdb.untouched import open_readable, open_untouched
 from scanner.storage.transactions import ALL_KNOWN, AppliedShare
@@ -114,7 +114,7 @@ class BucketOpener:
             if known is not None and not known.is_reached(state.log_range.end, reached):
                 self._tell_lost(database, state.log_range.end, known.end)
             known_end, known_sequence = (0, 0) if known is None else (known.end, known.sequence)
-            if read_only and reached > max(durable or 0, known_sequence):
+            if read_only and self._logs_go_on(max(durable or 0, known_sequence), reached):
                 _logger.warning(
                     "%s: what is read of it may have a write that is not durable; it takes no writes, and could be"
                     " without that one after a loss of power",
@@ -151,6 +151,11 @@ class BucketOpener:
             log_range, reached = read_log_range(database), database.rocks.latest_sequence_number()
         known = read_durable_end(self.path, self.identity)
         return known is None or known.is_reached(0 if log_range is None else log_range.end, reached)
+
+    def _logs_go_on(self, durable: int, reached: int) -> bool:
+        """Whether what was read has changes that are in the write-ahead logs alone, behind one that is durable."""
+        with disk_errors(self.path):
+            return reached > durable and first_newer(self.path, durable) is not None
 
     def _write_first(self, database: Database) -> None:
         batch = WriteBatch(raw_mode=True)

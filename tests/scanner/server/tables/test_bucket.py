@@ -31,6 +31,7 @@ from scanner.server.tables.catalog import Catalog
 from scanner.server.tables.images import BucketImage
 from scanner.server.tables.write_queue import PendingWrite, TransactionShare
 from scanner.sources.kv import KvSource
+from scanner.storage.group_states import GroupState
 from scanner.storage.interface import ChangeKind, Mutation
 from scanner.storage.rocksdb.bucket import RocksBucket
 from scanner.storage.rocksdb.store import RocksStore
@@ -871,8 +872,10 @@ async def test_nobody_is_told_of_what_a_failed_sync_has_left(tmp_path: Path) -> 
             for again in ({"transaction": share}, {"number": number}):
                 with pytest.raises(StoreFailed, match="until it is reopened"):
                     await bucket.submit(BATCHES[0], **again).wait_durable()
-            with pytest.raises(StoreFailed, match="a write has failed"):
+            with pytest.raises(StoreFailed, match="what is older than that time"):
                 await bucket.wait_stamped_before(2**62)
+            with pytest.raises(StoreFailed, match="what is stored of its reader groups"):
+                bucket.submit((), group_states={"billing": GroupState(1)})
             await bucket.recover(at_once=True)
             await bucket.wait_stamped_before(2**62)
             assert bucket.storage.offset_at(2**62) == 1

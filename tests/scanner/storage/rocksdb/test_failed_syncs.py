@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
+from scanner.data.key_ranges import SplitWish
 from scanner.errors import StoreFailed
 from scanner.storage.rocksdb import opening
 from scanner.storage.rocksdb.durable_end import NAME
@@ -30,6 +31,10 @@ _WRITER = bytes(16)
 _DURABLE = {1: "acknowledged"}
 _ALL = {**_DURABLE, 2: "not durable"}
 _OLD, _NEW = AppliedShare(1, 0, 1), AppliedShare(1, 1, 2)
+
+
+def _refuse(*_: object, **__: object) -> NoReturn:
+    raise StoreFailed("the disk refused")
 
 
 def _commit(bucket: RocksBucket, number: int, text: str) -> None:
@@ -65,6 +70,19 @@ def _state(bucket: RocksBucket) -> tuple[object, ...]:
     shares = {name: share for name, share in bucket.applied_shares.items() if name.startswith("job")}
     numbers = [each.sequence for each in bucket.requests_of(_WRITER)]
     return contents(bucket), bucket.log_end, shares, numbers
+
+
+def test_a_bucket_is_split_behind_a_failed_sync(tmp_path: Path) -> None:
+    """Whoever has found it readable a moment ago gets its cuts, an estimate; no other scan is opened."""
+    with RocksStore.open(tmp_path) as store:
+        store.create_table(one_bucket("it"))
+        bucket = store.bucket("it", 0)
+        bucket.commit([[put(number, "acknowledged") for number in range(100)]])
+        with syncs_fail(), pytest.raises(StoreFailed):
+            bucket.commit([[put(number, "not durable") for number in range(100)]])
+        assert len(bucket.split(SplitWish(splits=4)).cuts) == 3
+        with pytest.raises(StoreFailed, match="until it is reopened"):
+            bucket.open_snapshot()
 
 
 @pytest.mark.parametrize("new_log", [False, True], ids=["in the same log", "in a log of its own"])
@@ -118,10 +136,6 @@ def test_a_start_tells_nobody_of_what_may_not_be_durable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: bool
 ) -> None:
     """What an earlier server could not sync is read where the disk refuses more, and does not count as applied."""
-
-    def refuse(*_: object, **__: object) -> NoReturn:
-        raise StoreFailed("the disk refused")
-
     with _failed(tmp_path / "running"):
         image = Path(shutil.copytree(tmp_path / "running", tmp_path / "image"))
     if not known:
@@ -129,11 +143,26 @@ def test_a_start_tells_nobody_of_what_may_not_be_durable(
             file.unlink()
     with RocksStore.open(image) as store:
         with monkeypatch.context() as patch:
-            patch.setattr(opening, "open_database", refuse)
+            patch.setattr(opening, "open_database", _refuse)
             bucket = store.bucket("it", 0)
         assert _state(bucket) == (_ALL, 2, {"job 1": _OLD} if known else {}, [1] if known else [])
         bucket.reopen(writable=True)
         assert _state(bucket) == (_ALL, 2, {"job 1": _OLD, "job 2": _NEW}, [1, 2])
+
+
+def test_what_is_in_files_is_durable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A start for reading, of a directory that says nothing of what was durable: its logs are empty."""
+    with RocksStore.open(tmp_path) as store:
+        store.create_table(one_bucket("it"))
+        _commit(store.bucket("it", 0), 1, "acknowledged")
+    for file in tmp_path.glob(f"tables/*/0000/{NAME}"):
+        file.unlink()
+    with RocksStore.open(tmp_path) as store:
+        monkeypatch.setattr(opening, "open_database", _refuse)
+        assert _state(store.bucket("it", 0)) == (_DURABLE, 1, {"job 1": _OLD}, [1])
+        assert "not durable" not in caplog.text
 
 
 def test_a_share_that_changes_nothing_may_not_be_durable_either(
