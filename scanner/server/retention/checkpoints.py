@@ -216,7 +216,7 @@ class BucketCheckpoints:
             StoreFailed, DataCorrupted: It cannot be read.
 
         Waits:
-            For the disk, unless the state is open already.
+            For the disk, and for other checkpoints of the table that are being opened; not if the state is open.
 
         Cancellation:
             No effect: nothing is held.
@@ -228,11 +228,12 @@ class BucketCheckpoints:
         with self.held(checkpoint):
             open_checkpoint = self._owner.store.open_checkpoint
             name = self.table.description.name
-            snapshot = await self._owner.run_blocking(
-                functools.partial(
-                    open_checkpoint, name, self.index, checkpoint.checkpoint_id, self.table.table_id
+            async with self.table.opening:
+                snapshot = await self._owner.run_blocking(
+                    functools.partial(
+                        open_checkpoint, name, self.index, checkpoint.checkpoint_id, self.table.table_id
+                    )
                 )
-            )
         return snapshots.adopt(snapshot)
 
     def _oldest_superfluous(self) -> int | None:

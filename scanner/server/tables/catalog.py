@@ -120,6 +120,9 @@ class ServedTable:
         """Called when it is gone, with what to tell those who use it."""
         self.versions = VersionGate(schema.description.name)
         """Between the versions of transactions that it is given, and those who take the states of its buckets."""
+        self.opening = trio.Lock()
+        """Held while a checkpoint is opened. Storage opens one thing of a table at a time, which may take long: all who
+        wait for that would wait in threads, and other tables would be left with none."""
 
     @property
     def description(self) -> TableDescription:

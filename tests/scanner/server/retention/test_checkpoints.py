@@ -387,6 +387,40 @@ async def test_a_prune_that_is_cancelled_forgets_none(store: Store) -> None:
         assert await kept.ids() == [3]
 
 
+async def test_checkpoints_of_a_table_are_opened_in_one_thread(store: Store) -> None:
+    """Storage opens one at a time, and lets the others wait in their threads, which are those of all tables."""
+    async with open_maintenance(store) as kept, trio.open_nursery() as nursery:
+        each = [await kept.checkpoints(index) for index in range(2)]
+        made = []
+        for index in range(2):
+            await kept.write(range(3), index)
+            made.append(await each[index].create())
+            await kept.write(range(3, 6), index)  # What is as of now would not be opened from the disk.
+        gate = trio.Semaphore(0)
+        opened: list[int] = []
+
+        async def wait(function: Callable[[], T]) -> T:
+            await gate.acquire()
+            return function()
+
+        async def open_it(index: int) -> None:
+            hold = await each[index].open(made[index])
+            opened.append(index)
+            hold.release()
+
+        kept.maintenance.checkpoints.run_blocking = wait
+        for index in range(2):
+            nursery.start_soon(open_it, index)
+        await trio.testing.wait_all_tasks_blocked()
+        assert gate.statistics().tasks_waiting == 1
+        gate.release()
+        await trio.testing.wait_all_tasks_blocked()
+        assert (len(opened), gate.statistics().tasks_waiting) == (1, 1)
+        gate.release()
+        await trio.testing.wait_all_tasks_blocked()
+        assert sorted(opened) == [0, 1]
+
+
 async def test_a_checkpoint_that_is_being_opened_stays(store: Store) -> None:
     """Newer ones are made while the disk takes its time to open it: it is dropped after it was read, not before."""
     async with (
