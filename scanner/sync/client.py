@@ -223,8 +223,12 @@ class Client:
             if given_up and lease_id is None:
                 await lease.drop()
 
+        async def drop() -> None:
+            if acquired and lease_id is None:
+                await self._client.leases.drop_if_possible(acquired[0].id)
+
         try:
-            self._portal.call(acquire)
+            self._portal.call_or_undo(acquire, drop)
             return Lease(self._portal, acquired[0])
         except BaseException:
             # Nobody knows an id that was made up, or would drop it. An interrupt may come when the lease is there

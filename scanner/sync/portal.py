@@ -242,6 +242,9 @@ class Portal:
         self.closed_at_exit = False
         """Whether the end of the interpreter closes it, and not its user."""
         self._pending: set[_Call] = set()
+        self._undos: set[Callable[[], Awaitable[object]]] = set()
+        """Of calls whose results nobody has yet. Whoever takes one out, the caller or the loop, decides what becomes of
+        the result."""
         self._closed = False
         self._process = os.getpid()
         self._running = threading.Lock()
@@ -311,6 +314,25 @@ class Portal:
             An exception that hits the waiting thread, such as KeyboardInterrupt, cancels the function.
         """
         return cast("T", self._wait_for(_Run(functools.partial(function, *args, **kwargs))))
+
+    def call_or_undo(self, function: Callable[[], Awaitable[T]], undo: Callable[[], Awaitable[object]]) -> T:
+        """As `call`; if the portal is closed before the caller has the result, what was done is undone.
+
+        Args:
+            function: Is run.
+            undo: Has some seconds, and raises nothing. Called also where the function did nothing.
+        """
+        self._undos.add(undo)
+        try:
+            result = self.call(function)
+        except BaseException:
+            self._undos.discard(undo)
+            raise
+        if not self._closed:  # What closes later finds it taken out.
+            with suppress(KeyError):
+                self._undos.remove(undo)
+                return result
+        raise trio.ClosedResourceError(_CLOSED)
 
     def begin(self, function: Callable[[], Awaitable[object]]) -> None:
         """Run `function` in the loop, and do not wait for it; nobody learns how it ends. From any thread.
@@ -449,6 +471,9 @@ class Portal:
                 self._running.release()
                 await self._stop.wait()
                 self._nursery.cancel_scope.cancel()
+            with trio.move_on_after(_LAST_WORDS_S), suppress(KeyError):
+                while True:  # Callers take theirs out meanwhile.
+                    await self._undos.pop()()
             self._last.cancel_scope.cancel()
 
 

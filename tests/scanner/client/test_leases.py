@@ -22,6 +22,7 @@ from scanner.client.leases import Leases, _asked_for
 from scanner.proto.weir.v1 import leases_pb2 as pb
 from scanner.server.config import ScannerConfig
 from scanner.storage.memory.store import MemoryStore
+from scanner.sync.portal import _Call
 from scanner.wire import methods
 from tests.support.conformance import open_items, open_virtual_items
 from tests.support.hosts import connected_to, memory_host
@@ -810,6 +811,29 @@ def test_wherever_a_blocking_caller_is_interrupted_no_lease_stays(tmp_path: Path
         while interrupted(server, client, calls + 1):
             calls += 1
         assert calls > 0
+
+
+@pytest.mark.socket
+@pytest.mark.parametrize("end", [scanner.sync.Client.close, lambda client: client._portal._give_up()])
+def test_a_client_that_another_thread_closes_before_the_caller_has_its_lease_leaves_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: Callable[[scanner.sync.Client], None]
+) -> None:
+    """The acquisition has its answer, and its caller does not run yet; whether the client is closed then or closes."""
+    wait = _Call.wait
+
+    def wait_and_end(call: _Call) -> object:
+        monkeypatch.undo()
+        answer = wait(call)
+        end(other)
+        return answer
+
+    with running_server(tmp_path) as server, scanner.sync.connect(server.endpoint) as client:
+        client.create_table("items", pa.schema([("id", pa.int64())]), ["id"], 1)
+        with scanner.sync.connect(server.endpoint) as other:
+            monkeypatch.setattr(_Call, "wait", wait_and_end)
+            with pytest.raises(trio.ClosedResourceError):
+                other.acquire_lease("items")
+        assert client.list_leases() == []
 
 
 @pytest.mark.socket
