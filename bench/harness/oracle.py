@@ -3,7 +3,8 @@
 The oracle knows nothing of servers, scans or storage: a history of one bucket starts from its rows at some offset, and
 is told of every acknowledged commit in order. A scan that claims the log offset S must then show exactly the state that
 the commits with an end offset <= S produce. Anything else has a name: a row missing, a row too many, a row of another
-time, a row twice, an offset in the middle of a commit.
+time, a row twice, an offset in the middle of a commit. Cells are compared as they are stored: nothing is cast, -0.0 is
+not 0.0, and a NaN is itself.
 
 An offset beyond what was recorded cannot be judged yet: ask `end_offset` first.
 """
@@ -34,7 +35,7 @@ class Violation:
     """One way in which a scan is not the state at the offset it was given."""
 
     kind: str
-    """missing | extra | stale | repeated | torn."""
+    """missing | extra | stale | repeated | torn | retyped."""
     detail: str
 
 
@@ -146,9 +147,14 @@ def _table(rows: Sequence[Row], schema: pa.Schema) -> pa.Table:
 
 
 def _differences(expected: pa.Table, scanned: pa.Table, primary_key: Sequence[str]) -> Iterator[Violation]:
+    if scanned.schema.types != expected.schema.types:
+        yield Violation(
+            "retyped", f"the columns are of {scanned.schema.types}, must be of {expected.schema.types}"
+        )
+        return
     order = [(name, "ascending") for name in primary_key]
-    left, right = (table.sort_by(order).combine_chunks() for table in (expected, scanned))
-    if left.cast(right.schema).equals(right):
+    left, right = (_in_bits(table.sort_by(order)) for table in (expected, scanned))
+    if left.equals(right):
         return
     # Slow from here on, row by row: something is wrong and wants a name.
     wanted, found = (_rows_by_key(table, primary_key) for table in (left, right))
@@ -162,6 +168,17 @@ def _differences(expected: pa.Table, scanned: pa.Table, primary_key: Sequence[st
     for key in wanted:
         if key not in found:
             yield Violation("missing", f"{key} must be {wanted[key][0]}")
+
+
+def _in_bits(table: pa.Table) -> pa.Table:
+    """A table with the bits of each float as an integer: as floats Arrow takes -0.0 for 0.0, and no NaN for itself."""
+    columns = [
+        column.combine_chunks().view(f"int{column.type.bit_width}")
+        if pa.types.is_floating(column.type)
+        else column.combine_chunks()
+        for column in table.columns
+    ]
+    return pa.Table.from_arrays(columns, table.column_names)
 
 
 def _rows_by_key(table: pa.Table, primary_key: Sequence[str]) -> dict[Key, list[Row]]:

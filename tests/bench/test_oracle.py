@@ -1,5 +1,7 @@
 """The oracle of the demo: what it accepts, and that it sees every kind of wrong scan."""
 
+import math
+
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -66,6 +68,30 @@ def test_a_scan_shows_the_commits_below_its_offset_and_no_other() -> None:
 def test_every_wrong_row_has_a_name(scanned: pa.Table, kind: str) -> None:
     """A scan that differs in one row is told which way it differs."""
     assert kinds(history((1, "a"), (2, "b")), 10, scanned) == [kind]
+
+
+@pytest.mark.parametrize(
+    ("scanned", "wrong"),
+    [
+        ([0.0, math.nan], []),
+        ([-0.0, math.nan], ["(1,)"]),
+        ([0.0, None], ["(2,)"]),
+        ([1.0, math.inf], ["(1,)", "(2,)"]),
+    ],
+)
+def test_floats_are_compared_by_their_bits(scanned: list[float | None], wrong: list[str]) -> None:
+    """-0.0 is not 0.0, and a NaN is itself."""
+    schema = pa.schema([("id", pa.int64()), ("value", pa.float64())])
+    base = pa.table({"id": [1, 2], "value": [0.0, math.nan]}, schema)
+    known = BucketHistory(base=base, base_offset=10, primary_key=("id",))
+    found = known.violations(10, pa.table({"id": [1, 2], "value": scanned}, schema))
+    assert [(each.kind, each.detail.split(" is ")[0]) for each in found] == [("stale", key) for key in wrong]
+
+
+def test_other_types_are_not_cast() -> None:
+    """The same numbers as another type are not the rows that there must be."""
+    scanned = rows((1, "a")).cast(pa.schema([("id", pa.int32()), ("value", pa.string())]))
+    assert kinds(history((1, "a")), 10, scanned) == ["retyped"]
 
 
 def test_an_offset_inside_a_commit_is_torn() -> None:
