@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     epilog=example(
         'weir scan flights -c carrier,flight,dep_delay -w "dep_delay > 600"',
         "weir scan flights --format parquet -o flights.parquet --stats",
-        "weir scan flights --as-of 0:1200 --as-of 1:1187 --mode asof",
+        "weir scan flights --as-of 0:1200 --as-of 1:1187 --mode asof   two buckets",
     )
 )
 @click.argument("table")

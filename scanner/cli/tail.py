@@ -67,7 +67,7 @@ _NOT_AGAIN: Final = frozenset({"from_", "snapshot", "limit"})
         "weir tail orders",
         'weir tail orders --from earliest --to end --json -w "price > 100"',
         "weir tail orders --from 2026-03-29T08:00:00Z",
-        "weir tail orders --from 0:812 --from 1:799",
+        "weir tail orders --from 0:812 --from 1:799   two buckets",
         "weir tail orders --snapshot --json",
         "weir tail orders --group billing --json",
     )
