@@ -514,15 +514,25 @@ def image_building(output: Path | None, rows: int, rounds: int) -> None:
 @_json
 @_number("--rows", 1_000_000, "Of the bucket.")
 @_number("--changes", 1_000_000, "Since the offset.", least=0)
+@_number("--request-rows", 10_000, "Of each request that has made them.")
 @_number("--memory-mib", 64, "What the overlay may take.")
-def as_of(output: Path | None, rows: int, changes: int, memory_mib: int) -> None:
+def as_of(output: Path | None, rows: int, changes: int, request_rows: int, memory_mib: int) -> None:
     """A bucket as of an offset that many changes have passed since: how fast, and in how much memory?
 
     Takes less than a minute. Example: python -m bench as-of --rows 100000 --changes 100000 --memory-mib 4
     """
     from bench.questions.as_of import run
 
-    _judge(run(output, Console(), rows=rows, changes=changes, memory_mib=memory_mib))
+    _judge(
+        run(
+            output,
+            Console(),
+            rows=rows,
+            changes=changes,
+            request_rows=request_rows,
+            memory_mib=memory_mib,
+        )
+    )
 
 
 @main.command()

@@ -122,8 +122,8 @@ class Measured:
     """The same in pieces; times are sums."""
 
 
-def prepare(directory: Path, rows: int, changes: int) -> Prepared:
-    """Load a bucket, see what it holds, and change it."""
+def prepare(directory: Path, rows: int, changes: int, request_rows: int = COMMIT_ROWS) -> Prepared:
+    """Load a bucket, see what it holds, and change it, by so many rows in one request."""
     started = time.perf_counter()
     store = RocksStore.open(directory)
     try:
@@ -134,7 +134,7 @@ def prepare(directory: Path, rows: int, changes: int) -> Prepared:
         log_offset = bucket.log_end
         before = Pass()
         _drive(_source(store, bucket.open_snapshot().scan()), None, before)
-        _change(store, bucket, rows, log_offset + changes)
+        _change(store, bucket, rows, log_offset + changes, request_rows)
         return Prepared(
             log_offset=log_offset,
             rows=rows,
@@ -146,7 +146,7 @@ def prepare(directory: Path, rows: int, changes: int) -> Prepared:
         store.close()
 
 
-def _change(store: RocksStore, bucket: Bucket, rows: int, log_end: int) -> None:
+def _change(store: RocksStore, bucket: Bucket, rows: int, log_end: int, request_rows: int) -> None:
     rng = random.Random(rows)
     while bucket.log_end < log_end:
         ids = [rng.randrange(int(rows * (1 + NEW_KEYS)) + 1) for _ in range(min(COMMIT_ROWS, rows))]
@@ -154,7 +154,8 @@ def _change(store: RocksStore, bucket: Bucket, rows: int, log_end: int) -> None:
             Mutation(each.key, None) if rng.random() < DELETES else each
             for each in _upserts(store, ids, "new")
         ]
-        bucket.commit([mutations])
+        starts = range(0, len(mutations), request_rows)
+        bucket.commit([mutations[start : start + request_rows] for start in starts])
 
 
 def _upserts(store: RocksStore, ids: range | list[int], word: str) -> list[Mutation]:
@@ -315,12 +316,14 @@ def _table(measured: Measured) -> Table:
     return table
 
 
-def run(output: Path | None, console: Console, *, rows: int, changes: int, memory_mib: int) -> list[Bar]:
+def run(
+    output: Path | None, console: Console, *, rows: int, changes: int, request_rows: int, memory_mib: int
+) -> list[Bar]:
     """Measure, write the JSON, and print."""
     with tempfile.TemporaryDirectory() as directory:
         data = Path(directory) / "data"
         console.print(f"loading {rows} rows and {changes} changes ...")
-        prepared: Prepared = _in_fresh_process(prepare, data, rows, changes)
+        prepared: Prepared = _in_fresh_process(prepare, data, rows, changes, request_rows)
         console.print("scanning ...")
         measured: Measured = _in_fresh_process(measure, data, prepared, memory_mib * MIB)
     judged = write_json(output, bars(measured), figures=figures(measured), measured=measured)

@@ -23,10 +23,9 @@ from scanner.errors import DataCorrupted
 from scanner.storage.lineage import Lineage, decode_lineage
 from scanner.storage.records import EntrySize
 from scanner.storage.rocksdb.changelog import (
-    LogChunk,
+    ChunkDecoder,
     LogRange,
     count_of,
-    decode_chunk,
     decode_log_range,
     last_key,
     log_key,
@@ -49,7 +48,7 @@ _TRUNCATED_KEY = b"log_truncated"
 truncates it leaves this as it is, so it is of use only where the log still begins there."""
 _TRUNCATED = struct.Struct(">Qq")
 CHUNKS_AT_ONCE: Final = 1024
-"""Decoded without a turn of others, some ten microseconds each: a commit of one row has a chunk of its own."""
+"""Decoded without a turn of others, some microseconds each: a commit of one row has a chunk of its own."""
 _TOTAL = re.compile(r"# (entries|deletions|range deletions)=(\d+)")
 """In RocksDB's list of what the files of a level have together."""
 _FILES_MAX: Final = 16
@@ -157,14 +156,15 @@ def read_lineage(database: Database) -> Lineage:
 
 def read_chunks(
     database: Database, offset: int, end_offset: int, bytes_max: int
-) -> tuple[list[LogChunk], bool]:
+) -> tuple[ChunkDecoder, bool]:
     """Read adjacent chunks, from the one that holds an offset on.
 
     Args:
         database: Of the bucket.
         offset: Of the first change that is wanted.
         end_offset: One past the last one; above `offset`.
-        bytes_max: Stop when their rows take this much, >= 1; at most a chunk late.
+        bytes_max: Stop when their rows take this much, >= 1; at most a chunk late, or two if the first begins in front
+            of `offset`.
 
     Returns:
         The chunks, `CHUNKS_AT_ONCE` at most, and whether they are adjacent and reach as far as was asked for. If not,
@@ -174,19 +174,22 @@ def read_chunks(
         DataCorrupted: a chunk is damaged.
         StoreFailed, StoreClosed: the disk refused, or the database was closed.
     """
-    chunks: list[LogChunk] = []
-    size, at = 0, offset
+    chunks = ChunkDecoder()
+    size = 0
     iterator = _iterator_at(database, offset)
     try:
         with rocksdb_errors(database.path):
             while iterator.valid():
-                chunk = decode_chunk(iterator.key(), iterator.value())
-                if not chunk.offset <= at < chunk.end or (chunks and chunk.offset != at):
+                key, value = iterator.key(), iterator.value()
+                begins = offset_of_key(key)
+                if chunks.entries and begins != chunks.end:
                     return chunks, False
-                size += int(chunk.rows.starts[-1] - chunk.rows.starts[at - chunk.offset])
-                at = chunk.end
-                chunks.append(chunk)
-                if at >= end_offset or size >= bytes_max or len(chunks) == CHUNKS_AT_ONCE:
+                row_bytes = chunks.add(key, value)
+                if chunks.end <= offset:
+                    return chunks, False
+                if begins >= offset:  # How much of another one is wanted is not known yet.
+                    size += row_bytes
+                if chunks.end >= end_offset or size >= bytes_max or len(chunks.entries) == CHUNKS_AT_ONCE:
                     return chunks, True
                 iterator.next()
             iterator.status()

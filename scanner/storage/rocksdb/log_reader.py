@@ -11,6 +11,7 @@ This module knows no commit: the bucket says what its log's range is.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -136,26 +137,20 @@ class LogReader:
         if start_offset < self._log_range().start:
             raise self._out_of_range(start_offset, end_offset)
         if not whole:
-            raise self._missing(chunks[-1].end if chunks else start_offset)
-        kinds, timestamps, parts = [], [], list[RowBlock]()
-        left, entry_end = bytes_max, start_offset
-        for chunk in chunks:
-            first, last = max(0, start_offset - chunk.offset), min(len(chunk), end_offset - chunk.offset)
-            part = chunk.rows.slice(first, last)
-            part = part.slice(0, max(part.fitting(left), 0 if parts else 1))
-            if not len(part):
-                break
-            left -= part.nbytes
-            kinds.append(chunk.kinds[first : first + len(part)])
-            timestamps.append(np.full(len(part), chunk.entry.timestamp_us, np.int64))
-            parts.append(part)
-            entry_end = chunk.entry.end
+            raise self._missing(max(start_offset, chunks.end))
+        kinds, rows = chunks.changes()
+        first = start_offset - chunks.offset
+        wanted = rows.slice(first, min(len(rows), end_offset - chunks.offset))
+        wanted = wanted.slice(0, max(1, wanted.fitting(bytes_max)))
+        last = first + len(wanted)
+        counts = np.diff(chunks.ends, prepend=0)
+        timestamps = np.array([entry.timestamp_us for entry in chunks.entries], np.int64)
         return ChangeBlock(
             start_offset,
-            np.concatenate(kinds),
-            np.concatenate(timestamps),
-            RowBlock.concat(parts),
-            entry_end,
+            kinds[first:last],
+            timestamps.repeat(counts)[first:last],
+            wanted,
+            chunks.entries[bisect_left(chunks.ends, last)].end,
             self._keys_of,
         )
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from scanner.errors import DataCorrupted, OffsetOutOfRange, StoreClosed
 from scanner.storage.records import Entry
-from scanner.storage.rocksdb.changelog import decode_chunk, log_key
+from scanner.storage.rocksdb.changelog import ChunkDecoder, decode_chunk, log_key
 from tests.support.changelog import chunks
 from tests.support.changes import read_changes
 from tests.support.histories import changes_of, commit, random_history
@@ -68,6 +68,40 @@ def test_a_chunk_outside_its_entry_is_damage() -> None:
         ((_, value),) = chunks(Entry(start, end, 1, 2), 3, b"\1\1", [b"a", b"b"])
         with pytest.raises(DataCorrupted, match=rf"do not belong into the entry \[{start}, {end}\)"):
             decode_chunk(log_key(5, 3), value)
+
+
+def test_chunks_are_read_together_as_they_were_written() -> None:
+    """Whatever they are like: of one kind or several, of one length or several, compressed or not."""
+    decoder, offset = ChunkDecoder(), 5
+    expected = [
+        (b"\1\1", [b"a", b"b"]),
+        (b"\1\2", [b"", b"abc"]),
+        (b"\4", [b"x" * 10_000]),
+        (b"\2\3", [b"", b""]),
+    ]
+    for number, (kinds, rows) in enumerate(expected):
+        entry = Entry(offset, offset + len(rows), number, 2)
+        ((key, value),) = chunks(entry, number, kinds, rows)
+        assert decoder.add(key, value) == sum(map(len, rows))
+        offset = entry.end
+        assert (decoder.offset, decoder.end, decoder.entries[-1]) == (5, offset, entry)
+    all_kinds, all_rows = decoder.changes()
+    assert all_kinds.tobytes() == b"".join(kinds for kinds, _ in expected)
+    assert all_rows.to_list() == [row for _, rows in expected for row in rows]
+    assert decoder.ends == [2, 4, 5, 7]
+
+
+def test_two_chunks_that_are_damaged_alike_are_damage() -> None:
+    """Where the rows of one are longer than its lengths say, and those of another are shorter by as much."""
+    ((first, longer),) = chunks(Entry(5, 7, 1, 2), 3, b"\1\2", [b"abc", b"d"])
+    ((second, shorter),) = chunks(Entry(7, 9, 2, 2), 4, b"\1\2", [b"abc", b"d"])
+    at = longer.index(b"\3\0\0\0\1\0\0\0abcd")
+    for lengths in ((b"\2", b"\4"), (b"\4", b"\2")):
+        decoder = ChunkDecoder()
+        decoder.add(first, longer[:at] + lengths[0] + longer[at + 1 :])
+        decoder.add(second, shorter[:at] + lengths[1] + shorter[at + 1 :])
+        with pytest.raises(DataCorrupted, match="at offset 5 are damaged"):
+            decoder.changes()
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
