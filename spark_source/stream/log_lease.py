@@ -123,11 +123,14 @@ class LogLease:
         failing = False
         while not self._stopped.wait(self._ttl_s / _RENEWALS_PER_TTL):
             assert self._held is not None
+            client = self._client
             try:
-                self._client.leases.renew(self._held[0])
+                client.leases.renew(self._held[0])
             except Exception as error:
                 if self._stopped.is_set():
                     return  # The client was closed meanwhile.
+                if client is not self._client:
+                    continue  # So was this one, behind the planner's next.
                 # Whatever it is, the next renewal may succeed.
                 if not failing:
                     unknown = not isinstance(error, ScannerError)

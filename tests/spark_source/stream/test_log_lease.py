@@ -92,13 +92,15 @@ def test_a_client_that_is_closed_ends_the_renewals_without_a_word(caplog: pytest
     assert not caplog.records
 
 
-def test_renewals_go_on_over_another_client() -> None:
-    """One with the credentials that the files have now."""
+@pytest.mark.parametrize("end", [None, RuntimeError("closed")])
+def test_renewals_go_on_over_another_client(end: Exception | None, caplog: pytest.LogCaptureFixture) -> None:
+    """One with the credentials that the files have now; the one before is closed, maybe in the middle of a renewal."""
     first, second = Renewed(), Renewed()
     lease = held(first)
     lease.go_on(cast("Client", second))
-    first.ends.put(None)
+    first.ends.put(end)
     second.wait_begun()
     lease.stop()
     second.ends.put(None)
     lease.wait_stopped()
+    assert not caplog.records
