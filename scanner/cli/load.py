@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import codecs
-import csv
-import math
 import shlex
 import threading
 import time
@@ -38,7 +36,7 @@ from scanner.cli.app import (
     shown_names,
     tell_done,
 )
-from scanner.cli.cells import BINARY_PREFIX, parse_types
+from scanner.cli.cells import parse_types
 from scanner.cli.connection import with_options
 from scanner.cli.csv_text import CsvDialect, delimiter_by_name
 from scanner.cli.files import NULL_VALUES_DEFAULT, CsvOptions, RowFile, open_file
@@ -47,11 +45,8 @@ from scanner.cli.units import counted
 from scanner.client.client import BUCKETS_DEFAULT
 from scanner.client.request_rows import joined, request_scale
 from scanner.client.writer import shown_progress
-from scanner.data.keys import key_cells
-from scanner.data.literals import Temporal, decimal_literal
 from scanner.data.table import require_table_name, stored_type
 from scanner.errors import (
-    ArgumentInvalid,
     KeyInvalid,
     ScannerError,
     SchemaMismatch,
@@ -442,13 +437,3 @@ def _progress(name: str, total: int | None) -> Iterator[Callable[[int], None]]:
 def _bar(count: ProgressColumn) -> Progress:
     layout = (TextColumn("{task.description}"), BarColumn(), count, TimeRemainingColumn())
     return Progress(*layout, console=Console(stderr=True), transient=True, disable=not is_terminal())
-
-
-
-
-
-
-
-
-
-
