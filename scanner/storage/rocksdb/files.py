@@ -304,4 +304,6 @@ def disk_errors(path: Path) -> Iterator[None]:
     except OSError as error:
         kind = _KINDS.get(error.errno or 0, StoreFailed)
         advice = _ADVICE.get(error.errno or 0, "")
-        raise kind(f"{error.filename or path}: {error.strerror or error}{advice}") from error
+        # Of what was done by a descriptor it would be a number.
+        where = path if isinstance(error.filename, int) else error.filename or path
+        raise kind(f"{where}: {error.strerror or error}{advice}") from error

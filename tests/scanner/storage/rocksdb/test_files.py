@@ -14,7 +14,7 @@ from threading import Barrier, BrokenBarrierError
 import pytest
 
 from scanner.errors import StoreFailed
-from scanner.storage.rocksdb.files import DirectoryHandle, make_directories, replace_file
+from scanner.storage.rocksdb.files import DirectoryHandle, disk_errors, make_directories, replace_file
 from tests.support.faulty_disk import faulty_disk
 from tests.support.sync_spy import spying_on_syncs
 
@@ -94,3 +94,11 @@ def test_a_directory_that_does_not_answer_is_a_typed_error(tmp_path: Path) -> No
     for ask in (directory.require_in_place, lambda: directory.lasting(tmp_path / "tables")):
         with pytest.raises(StoreFailed, match=f"^{tmp_path}: .*; its disk is gone: "):
             ask()
+
+
+def test_what_is_refused_of_a_descriptor_is_named_by_its_path(tmp_path: Path) -> None:
+    """Python says its number, which is nobody's file."""
+    descriptor = os.open(tmp_path, os.O_RDONLY)
+    os.close(descriptor)
+    with pytest.raises(StoreFailed, match=f"^{tmp_path}: Bad file descriptor"), disk_errors(tmp_path):
+        os.chmod(descriptor, 0o700)
