@@ -70,7 +70,8 @@ class ScannerConfig:
 
     overlay_bytes_max: int = 64 * MIB
     """Memory for the changes that one scan as of a past offset has to undo, above 0; more of them go to temporary
-    files. Such a scan takes at most this and its blocks."""
+    files. Such a scan takes at most this and its blocks; those of a bucket as of the same offset share this, but for
+    the first of them."""
 
     overlay_spill_bytes_max: int = 8 * 1024 * MIB
     """Size of these temporary files, for one scan, above 0; a scan that needs more fails with SNAPSHOT_LOST."""

@@ -12,7 +12,7 @@ Invariants:
 
 1. The rows are those of the state as of S in the key range, each once, in key order, as they were stored. What
    is committed meanwhile does not show.
-2. Keys outside the range take no memory. The rest is bounded by `OverlayLimits`, and by one read.
+2. What it takes is bounded by `OverlayLimits`, and by one read; `scanner.sources.past` says what is shared.
 3. A read does a few milliseconds of work. One that has no rows to show for it is unfinished, not the end.
 4. If the log loses changes of [S, E) before they are read, that is SnapshotLost; later it does not matter.
 5. The end is said when the live scan has proven its own and the overlay is used up.
@@ -39,6 +39,7 @@ from scanner.storage.interface import BucketScan, Rows
 if TYPE_CHECKING:
     from scanner.data.keys import KeyRange
     from scanner.sources.overlay import OverlayLimits
+    from scanner.sources.past import SharedPast
     from scanner.sources.sorted_runs import Entries
     from scanner.storage.interface import Bucket, KeysOf
 
@@ -67,6 +68,7 @@ class AsOfScan:
         log_offset: S: the changes with a smaller offset are shown, and no other.
         key_range: That of `live`.
         limits: Of memory and temporary disk.
+        shared: Of all scans of the bucket that show S; None: there are no others.
 
     Raises:
         SnapshotLost: The log starts behind S.
@@ -74,7 +76,13 @@ class AsOfScan:
     """
 
     def __init__(
-        self, bucket: Bucket, live: BucketScan, log_offset: int, key_range: KeyRange, limits: OverlayLimits
+        self,
+        bucket: Bucket,
+        live: BucketScan,
+        log_offset: int,
+        key_range: KeyRange,
+        limits: OverlayLimits,
+        shared: SharedPast | None = None,
     ) -> None:
         self._live = live
         self.log_offset = log_offset
@@ -97,7 +105,7 @@ class AsOfScan:
                     f"the log ends at {live.log_offset}; a scan as of {log_offset} is not possible yet",
                     oldest_offset=bucket.log_start,
                 )
-            self.past = PastChanges(bucket, log_offset, live.log_offset, key_range, limits)
+            self.past = PastChanges(bucket, log_offset, live.log_offset, key_range, limits, shared)
             """The changes since S; until they are `ready`, reads give no rows."""
         except ScannerError:
             live.close()

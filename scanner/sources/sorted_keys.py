@@ -39,6 +39,13 @@ class SortedKeys:
         else:
             self._last[number] = piece[-1]
 
+    def append(self, keys: list[bytes]) -> None:
+        """Add some keys, ascending, that are all behind those that are there."""
+        for first in range(0, len(keys), _PIECE_KEYS_MAX):
+            piece = keys[first : first + _PIECE_KEYS_MAX]
+            self._pieces.append(piece)
+            self._last.append(piece[-1])
+
     def first(self, start: bytes, count: int) -> list[bytes]:
         """The first keys from `start` on, itself included: `count` of them, or all that there are."""
         found: list[bytes] = []

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
     from scanner.data.filters import Predicate
+    from scanner.sources.past import SharedPast
     from scanner.storage.interface import Store
 
 Commit = Sequence[tuple[int, str | None]]
@@ -104,10 +105,11 @@ def as_of(
     log_offset: int,
     key_range: KeyRange = ALL_KEYS,
     limits: OverlayLimits | None = None,
+    shared: SharedPast | None = None,
 ) -> AsOfScan:
     """A scan as of an offset."""
     live = bucket.open_snapshot().scan(key_range)
-    return AsOfScan(bucket, live, log_offset, key_range, limits or OverlayLimits())
+    return AsOfScan(bucket, live, log_offset, key_range, limits or OverlayLimits(), shared)
 
 
 def read_all(scan: BucketScan, rows_max: int = 1000, bytes_max: int = EVERYTHING) -> list[bytes]:

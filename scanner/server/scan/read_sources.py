@@ -210,7 +210,8 @@ class ReadSources:
         scan: BucketScan = hold.snapshot.scan(key_range, short=short)
         if hold.log_offset == log_offset:
             return scan
-        return AsOfScan(bucket.storage, scan, log_offset, key_range, self._limits)
+        shared = bucket.past_of(log_offset, self._limits)
+        return AsOfScan(bucket.storage, scan, log_offset, key_range, self._limits, shared)
 
     def _image_scan(
         self,
@@ -243,7 +244,8 @@ class ReadSources:
         if log_offset < made_at:
             if not rebuilt:
                 return None
-            changes = PastChanges(storage, log_offset, made_at, key_range, self._limits)
+            shared = bucket.past_of(log_offset, self._limits)
+            changes = PastChanges(storage, log_offset, made_at, key_range, self._limits, shared)
         elif log_offset > made_at:
             delta = bucket.image.delta_of(
                 image, storage, bucket.storage_openings, self._config.image_delta_bytes_max

@@ -27,6 +27,7 @@ import math
 from collections.abc import AsyncIterator, Callable, Generator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakValueDictionary
 
 import trio
 
@@ -46,6 +47,7 @@ from scanner.server.tables.write_queue import (
     applied_share,
     settle,
 )
+from scanner.sources.past import SharedPast
 from scanner.storage.transactions import AppliedShare
 from scanner.storage.writers import AppliedRequest, RequestNumber, find_request
 from scanner.tasks import acquired
@@ -54,6 +56,7 @@ if TYPE_CHECKING:
     from scanner.data.keys import KeyRange
     from scanner.server.config import ScannerConfig
     from scanner.server.tables.commit_floor import CommitTimeFloor
+    from scanner.sources.overlay import OverlayLimits
     from scanner.storage.interface import (
         Bucket,
         BucketSplit,
@@ -140,6 +143,8 @@ class ServedBucket:
         self.point_reads = 0
         """Those that run: each holds storage open."""
         self._on_commit: dict[object, Callable[[], None]] = {}
+        self._pasts: WeakValueDictionary[tuple[int, int], SharedPast] = WeakValueDictionary()
+        """By opening of storage and offset, while a scan as of it is open."""
         self.storage_openings = 0
         """How often storage was opened anew after a failure: what was read of it before may not be there any more."""
         self.log_freed = 0
@@ -435,6 +440,15 @@ class ServedBucket:
         await self._run_blocking(functools.partial(self.storage.reopen, writable=writable))
         self._cut_off = False
         self.wake_tails()
+
+    def past_of(self, log_offset: int, limits: OverlayLimits) -> SharedPast:
+        """What changes since an offset have undone, for all scans as of it."""
+        # What was read before storage was opened anew may have been lost.
+        key = (self.storage_openings, log_offset)
+        past = self._pasts.get(key)
+        if past is None:
+            past = self._pasts[key] = SharedPast(self.storage, log_offset, limits)
+        return past
 
     async def wait_room(self) -> None:
         """Wait until the queue of writes has room.

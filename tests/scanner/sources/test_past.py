@@ -7,21 +7,26 @@ import pytest
 from scanner.data.keys import ALL_KEYS
 from scanner.errors import SnapshotLost
 from scanner.sources.overlay import OverlayLimits
-from scanner.sources.past import PastChanges
+from scanner.sources.past import PastChanges, SharedPast
 from tests.support.images import ANY, changed
 from tests.support.scans import filled_store
 
 
 @pytest.mark.parametrize(("count", "bytes_max"), [(1, ANY), (7, ANY), (ANY, 1), (ANY, 300), (ANY, ANY)])
 @pytest.mark.parametrize("overlay_bytes", [500, 1 << 20])
-def test_entries_come_in_bounded_pieces(count: int, bytes_max: int, overlay_bytes: int) -> None:
+@pytest.mark.parametrize("others", [0, 1])
+def test_entries_come_in_bounded_pieces(count: int, bytes_max: int, overlay_bytes: int, others: int) -> None:
     """In key order up to a key, then the rest: what the changed keys had before, nothing twice."""
     store = filled_store(60)
     bucket, encode = store.bucket("items", 0), store.key_codec("items").encode
     start = bucket.log_end
     before = dict(bucket.contents.rows)
     changed(store, list(range(0, 80, 2)), list(range(1, 60, 3)))
-    past = PastChanges(bucket, start, bucket.log_end, ALL_KEYS, OverlayLimits(bytes_max=overlay_bytes))
+    limits = OverlayLimits(bytes_max=overlay_bytes)
+    shared = SharedPast(bucket, start, limits)
+    *_, past = (
+        PastChanges(bucket, start, bucket.log_end, ALL_KEYS, limits, shared) for _ in range(others + 1)
+    )
     while not past.ready:
         past.step()
     found: dict[bytes, bytes | None] = {}
