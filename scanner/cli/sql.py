@@ -57,7 +57,7 @@ atexit.register(gc.unfreeze)
 @click.command(
     epilog=example(
         'weir sql "SELECT carrier, avg(dep_delay) FROM flights GROUP BY carrier"',
-        "weir sql \"SELECT * FROM orders JOIN 'more.csv' USING (order_id)\" -o joined.parquet",
+        "weir sql \"SELECT * FROM orders JOIN 'b.csv' USING (order_id)\" -o joined.csv",
         'weir sql "SELECT count(*) FROM flights WHERE dep_delay > 60" --explain',
     )
 )
