@@ -219,6 +219,8 @@ async def _serve(
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, *hangup) as signals:
         async with bare(trio.open_nursery()) as beside, AsyncExitStack() as stack:
             stack.callback(beside.cancel_scope.cancel)  # Last of all: storage is closed by then.
+            stack.enter_context(ending.start)
+            beside.start_soon(ending.hear, signals)
             serving = open_server(
                 data,
                 *address,
@@ -229,6 +231,7 @@ async def _serve(
                 credentials=security.credentials,
             )
             server = await stack.enter_async_context(serving)
+            ending.serves = True
             if metrics is not None:
                 metrics_port = await stack.enter_async_context(serve_metrics(server.statistics, *metrics))
                 _remark(f"weir: metrics at http://{host_port(metrics[0], metrics_port)}/metrics")
@@ -238,20 +241,28 @@ async def _serve(
                 nursery.start_soon(give_back_free_memory)
                 try:
                     click.echo(f"listening on {host_port(server.host, server.port)}")
-                    ending.first = await anext(signals)
+                    await ending.asked.wait()
                 finally:
                     nursery.cancel_scope.cancel()
             _remark("weir: ending; running calls may finish")
-            beside.start_soon(ending.hear, signals)
             await ending.drain(server)
     if ending.cut_short is not None:
         raise ending.cut_short  # Out here, where no nursery wraps it
 
 
 class _Ending:
-    """A server's end, and what further signals do: one cuts the drain short, then one the closing of storage."""
+    """A server's end, and what signals do.
+
+    The first one begins it, whether the server serves or is on its way. Of further ones one cuts the drain short, then
+    one the closing of storage.
+    """
 
     def __init__(self) -> None:
+        self.start = trio.CancelScope()
+        """Around the server. Its start can take long, as where many leased buckets are opened."""
+        self.serves = False
+        """Whether it has started, and is to be drained."""
+        self.asked = trio.Event()
         self.first: int | None = None
         """The signal that began it; None: `weir drain` did."""
         self.cut_short: click.ClickException | None = None
@@ -261,6 +272,7 @@ class _Ending:
 
     async def drain(self, server: Server) -> None:
         """Let running calls finish."""
+        self.asked.set()
         with self._drain:
             if server.draining:  # `weir drain` asked for it, and said how long it may take
                 await server.wait_drained()
@@ -269,8 +281,15 @@ class _Ending:
         self._drained = True
 
     async def hear(self, signals: AsyncIterator[int]) -> None:
-        """Take further signals, until storage is closed: that takes as long as the disk takes, perhaps for ever."""
+        """Take signals, until storage is closed: that takes as long as the disk takes, perhaps for ever."""
         async for number in signals:
+            if not self.asked.is_set():
+                self.first = number
+                self.asked.set()
+                if not self.serves:
+                    self._drained = True  # There is nothing to drain.
+                    self.start.cancel()
+                continue
             if number == self.first == signal.SIGHUP:
                 continue  # A shell that goes sends one after the kernel's.
             if self._drained:

@@ -159,6 +159,48 @@ main(["serve", "--port", "0", "--data", {str(tmp_path / "data")!r}])
         assert server.stderr.read() == f"weir: ending; running calls may finish\nweir: {says}\n"
 
 
+@pytest.mark.parametrize("closes", [True, False])
+def test_a_signal_ends_a_server_that_has_not_started(tmp_path: Path, closes: bool) -> None:
+    """A start can take long, as where leases keep many buckets. A second signal waits for storage no more, either."""
+    program = f"""
+import threading
+import trio
+from scanner.cli import main
+from scanner.server.maintenance import Maintenance
+from scanner.storage.rocksdb.store import RocksStore
+
+async def load(*_):
+    print("starting", flush=True)
+    await trio.sleep_forever()
+
+def close(self):
+    print("closing", flush=True)
+    threading.Event().wait()
+
+Maintenance.load = load
+if not {closes}:
+    RocksStore.close = close
+main(["serve", "--port", "0", "--data", {str(tmp_path / "data")!r}])
+"""
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            assert server.stderr is not None
+            assert server.stdout.readline() == "starting\n"
+            server.send_signal(signal.SIGTERM)
+            if not closes:
+                assert server.stdout.readline() == "closing\n"
+                server.send_signal(signal.SIGINT)
+            assert server.wait(TIMEOUT_S) == (0 if closes else 130)
+            assert server.stdout.read() == ""
+            assert server.stderr.read() == ("" if closes else "weir: interrupted\n")
+        finally:
+            server.kill()
+    with serving(tmp_path / "data"):
+        pass
+
+
 def test_interrupted_and_cut_off_scans(loaded: str, weir_here: Weir) -> None:
     """A signal is one line and its exit code; a reader that leaves early is no complaint; no half file stays."""
     command = [*WEIR, "scan", "items", "--format", "json", "-e", loaded]
