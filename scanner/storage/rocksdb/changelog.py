@@ -291,17 +291,17 @@ class ChunkDecoder:
         """
         offset = offset_of_key(key)
         entry, flags, count, size = _header_of(key, value)
-        body = value[_HEADER.size :]
+        body = memoryview(value)[_HEADER.size :]
         if flags & _COMPRESSED:
             try:
-                body = pa.decompress(body, decompressed_size=size, codec=_COMPRESSION, asbytes=True)
+                body = memoryview(pa.decompress(body, size, codec=_COMPRESSION, asbytes=True))
             except (pa.ArrowException, OSError, ValueError) as error:
                 raise _damaged(offset, str(error)) from error
         kinds_size, lengths_size = _sizes_before_rows(flags, count)
         rows_at = kinds_size + lengths_size
         if len(body) != size or rows_at > size:
             raise _damaged(offset, f"its body has {len(body)} bytes, not {size}")
-        kinds, lengths = body[:kinds_size], body[kinds_size:rows_at]
+        kinds, lengths = bytes(body[:kinds_size]), bytes(body[kinds_size:rows_at])
         if kinds.translate(None, _KINDS_OCTETS):
             raise _damaged(offset, "a change is of no known kind")
         if not self.entries:
@@ -310,7 +310,7 @@ class ChunkDecoder:
         self.ends.append(offset + count - self.offset)
         self._kinds.append(kinds * count if flags & _ONE_KIND else kinds)
         self._lengths.append(lengths * count if flags & _ONE_LENGTH else lengths)
-        self._rows.append(memoryview(body)[rows_at:])
+        self._rows.append(body[rows_at:])
         row_bytes = size - rows_at
         self._row_ends.append(row_bytes + (self._row_ends[-1] if self._row_ends else 0))
         return row_bytes
@@ -331,7 +331,9 @@ class ChunkDecoder:
                 self.offset + (0, *self.ends)[number],
                 f"its rows take {len(self._rows[number])} bytes, and not as many as their lengths say",
             )
-        return np.frombuffer(b"".join(self._kinds), np.uint8), RowBlock(b"".join(self._rows), starts)
+        # A row may be large, and then it is alone: it is not copied.
+        rows = self._rows[0] if len(self._rows) == 1 else b"".join(self._rows)
+        return np.frombuffer(b"".join(self._kinds), np.uint8), RowBlock(rows, starts)
 
 
 def _damaged(offset: int, why: str) -> DataCorrupted:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -89,6 +91,15 @@ def test_chunks_are_read_together_as_they_were_written() -> None:
     assert all_kinds.tobytes() == b"".join(kinds for kinds, _ in expected)
     assert all_rows.to_list() == [row for _, rows in expected for row in rows]
     assert decoder.ends == [2, 4, 5, 7]
+
+
+def test_a_row_that_is_alone_is_not_copied() -> None:
+    """It may have tens of megabytes: what is read of it is what RocksDB has given."""
+    row = random.Random(1).randbytes(10_000)
+    key, value = encoded(b"\1", [row])
+    rows = decode_chunk(key, value).rows
+    assert rows.to_list() == [row]
+    assert np.shares_memory(np.frombuffer(rows.buffer, np.uint8), np.frombuffer(value, np.uint8))
 
 
 def test_two_chunks_that_are_damaged_alike_are_damage() -> None:
