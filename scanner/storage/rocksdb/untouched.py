@@ -13,6 +13,7 @@ import errno
 import fcntl
 import functools
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -177,7 +178,10 @@ def _temporary_directory() -> Iterator[Path]:
 
 def _is_ours(file: Path) -> bool:
     return (
-        file.is_symlink() or file.name in _OF_ONE_PROCESS or file.name.startswith(("LOG.", _MANIFEST_PREFIX))
+        file.is_symlink()
+        or file.name in _OF_ONE_PROCESS
+        or file.name.startswith(("LOG.", _MANIFEST_PREFIX))
+        or file.suffix == ".log"
     )
 
 
@@ -248,8 +252,7 @@ def _link(
                 if number > last:
                     continue
                 size = end[1] if number == last else None
-            if size is not None:
-                with file.open("rb") as whole:
-                    (links / file.name).write_bytes(whole.read(size))
+            if size is not None:  # Not through memory: a log may have a hundred MiB.
+                os.truncate(shutil.copyfile(file, links / file.name), size)
             else:
                 (links / file.name).symlink_to(file)

@@ -366,7 +366,7 @@ def test_what_a_killed_inspection_left_is_removed(
         (place / name).mkdir(parents=True)
         if not name.endswith("new"):
             (place / name / "000007.sst").symlink_to(data / "FORMAT")
-    for name in ("LOG", "MANIFEST-000005"):
+    for name in ("LOG", "MANIFEST-000005", "000012.log"):
         (place / "weir-links-left" / name).touch()
     (place / "weir-links-foreign" / "mine").touch()
     monkeypatch.setattr(tempfile, "tempdir", str(place))

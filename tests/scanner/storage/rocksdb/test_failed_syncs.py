@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -118,6 +119,24 @@ def test_what_is_read_after_a_failed_sync_is_what_a_loss_of_power_leaves(tmp_pat
     with RocksStore.open(tmp_path / "image") as store:
         bucket = store.bucket("it", 0)
         assert (_state(bucket), bucket.lost_changes) == (read, 0)
+
+
+def test_a_log_is_cut_without_reading_it_into_memory(tmp_path: Path) -> None:
+    """A bucket has up to 128 MiB of it, and a disk that refuses syncs does so for many buckets at once."""
+    with RocksStore.open(tmp_path) as store:
+        store.create_table(one_bucket("it"))
+        bucket = store.bucket("it", 0)
+        _commit(bucket, 1, "x" * (1 << 22))
+        with syncs_fail(), pytest.raises(StoreFailed):
+            _commit(bucket, 2, "not durable")
+        tracemalloc.start()
+        try:
+            bucket.reopen(writable=False)
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert bucket.hides
+        assert peak < 1 << 20
 
 
 def test_nobody_is_told_of_what_is_shown_for_want_of_room(
