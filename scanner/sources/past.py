@@ -59,22 +59,33 @@ class SharedPast:
         self._log_offset = log_offset
         self._limits = limits
         self._scans = 0
-        self._collected: Overlay | None = Overlay(limits)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._collected: Overlay | None = Overlay(self._limits)
         """Until it is sorted; None: it is."""
         self._rows: dict[bytes, bytes | None] = {}
         self._keys = SortedKeys()
         """Those of `_rows`."""
         self._late: dict[bytes, int] = {}
         """Those of them that were put between: where the log ended for it before."""
-        self._end = log_offset
+        self._end = self._log_offset
         """The changes with a smaller offset are in it."""
         self.memory_bytes = 0
         """Estimate of what it takes."""
 
     def join(self) -> bool:
-        """Count a scan of S that has begun; whether it is to use this, as others show S, too."""
+        """Count a scan of S that has begun; whether it is to use this, as others show S, too. It calls `leave` once."""
         self._scans += 1
         return self._scans > 1 and not self.is_full
+
+    def leave(self) -> None:
+        """Count a scan that has ended; with the last one all is dropped."""
+        self._scans -= 1
+        if not self._scans:  # The traceback of an error may keep this until Python looks for cycles.
+            if self._collected is not None:
+                self._collected.close()
+            self._begin()
 
     @property
     def is_full(self) -> bool:
@@ -249,6 +260,8 @@ class PastChanges:
         """Drop everything. Idempotent."""
         self.overlay.close()
         self._left = Entries([], [])
+        if self._present is not None:
+            self._present.leave()
         self._present = self._shared = None
         self._next = self._end
 

@@ -167,6 +167,38 @@ def test_a_log_that_is_cut_is_a_lost_state_for_who_needs_it() -> None:
     assert read_all(ready) == expected
 
 
+def test_nothing_is_left_of_scans_that_have_failed() -> None:
+    """Their errors have tracebacks, which keep what was shared until Python looks for cycles: it is empty by then."""
+    bucket = memory_store().bucket("items", 0)
+    commit(bucket, [[(number, "old") for number in range(10)], [(number, "new") for number in range(6)]])
+    limits = OverlayLimits(bytes_max=6000)
+    shared = SharedPast(bucket, 10, limits)
+    idle, failed = (as_of(bucket, 10, limits=limits, shared=shared) for _ in range(2))
+    failed.read(1, 1)
+    assert shared.memory_bytes > 0
+    bucket.truncate_log(bucket.log_end)
+    with pytest.raises(SnapshotLost):
+        read_all(failed)
+    assert shared.memory_bytes > 0, "another scan may come while one is open"
+    idle.close()
+    idle.close()
+    assert shared.memory_bytes == 0
+
+
+def test_what_is_shared_begins_anew_behind_its_last_scan() -> None:
+    """Where something keeps it that long."""
+    bucket = memory_store().bucket("items", 0)
+    commit(bucket, [[(number, "old") for number in range(10)], [(5, "new")]])
+    expected = rows_as_of(changes_of(bucket), 10)
+    shared = SharedPast(bucket, 10, ROOMY)
+    for _ in range(2):
+        scans = [as_of(bucket, 10, shared=shared) for _ in range(3)]
+        assert [read_all(scan) for scan in scans] == [expected] * 3
+        assert scans[1].past.overlay.entries == 0
+        assert not shared.keys(b"", b"", 1)
+        commit(bucket, [[(6, "newer"), (11, "added")]])
+
+
 async def test_twenty_scans_read_the_changelog_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """Through the server: what the first one reads for itself, and what all others share."""
     store = memory_store()
