@@ -87,9 +87,13 @@ class Lifetime:
         # Not the failure itself: the error of this opening would keep it, and whatever its traceback keeps.
         is_full = isinstance(self.failure, DiskFull)
         opened = self._opener.open(create=create, read_only=read_only, is_full=is_full, durable=self.durable)
+        reached = opened.database.rocks.latest_sequence_number()
         if not read_only:
             # What was replayed is in files by now, which were synced.
-            self.durable = opened.database.rocks.latest_sequence_number()
+            self.durable = reached
+        elif self.durable is not None and reached > self.durable:
+            # All is shown, and stays so: who has seen it would be told that it was lost.
+            self.durable = None
         self._on_open(opened, self.idle)
         self.database, self._number = opened.database, opened.number
 

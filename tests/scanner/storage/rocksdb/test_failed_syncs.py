@@ -150,6 +150,23 @@ def test_nobody_is_told_of_what_is_shown_for_want_of_room(
         assert "may have a write that is not durable" in caplog.text
 
 
+def test_what_was_shown_is_not_hidden_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who has read it for want of room goes on, when there is room; nobody is told that it is applied, as before."""
+    with _failed(tmp_path / "data") as bucket:
+        with monkeypatch.context() as patch:
+            patch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
+            bucket.reopen(writable=False)
+        bucket.reopen(writable=False)
+        assert _state(bucket) == (_ALL, 2, {"job 1": _OLD}, [1])
+        bucket.reopen(writable=True)
+        assert _state(bucket) == (_ALL, 2, {"job 1": _OLD, "job 2": _NEW}, [1, 2])
+        with syncs_fail(), pytest.raises(StoreFailed):
+            _commit(bucket, 3, "not durable")
+        bucket.reopen(writable=False)
+        assert _state(bucket) == (_ALL, 2, {"job 1": _OLD, "job 2": _NEW}, [1, 2])
+        assert bucket.hides
+
+
 @pytest.mark.parametrize("known", [True, False], ids=["its durable end", "no durable end"])
 def test_a_start_tells_nobody_of_what_may_not_be_durable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: bool
