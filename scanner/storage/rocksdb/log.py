@@ -163,8 +163,7 @@ def read_chunks(
         database: Of the bucket.
         offset: Of the first change that is wanted.
         end_offset: One past the last one; above `offset`.
-        bytes_max: Stop when their rows take this much, >= 1; at most a chunk late, or two if the first begins in front
-            of `offset`.
+        bytes_max: Stop when their rows take this much, >= 1, those in front of `offset` too; at most a chunk late.
 
     Returns:
         The chunks, `CHUNKS_AT_ONCE` at most, and whether they are adjacent and reach as far as was asked for. If not,
@@ -181,14 +180,11 @@ def read_chunks(
         with rocksdb_errors(database.path):
             while iterator.valid():
                 key, value = iterator.key(), iterator.value()
-                begins = offset_of_key(key)
-                if chunks.entries and begins != chunks.end:
+                if chunks.entries and offset_of_key(key) != chunks.end:
                     return chunks, False
-                row_bytes = chunks.add(key, value)
+                size += chunks.add(key, value)
                 if chunks.end <= offset:
                     return chunks, False
-                if begins >= offset:  # How much of another one is wanted is not known yet.
-                    size += row_bytes
                 if chunks.end >= end_offset or size >= bytes_max or len(chunks.entries) == CHUNKS_AT_ONCE:
                     return chunks, True
                 iterator.next()

@@ -291,6 +291,21 @@ def test_records_that_are_none_are_damage(
             _ = bucket.log_bytes if key == b"short" else list(read_changes(bucket, 14_000, 16_000))
 
 
+def test_what_is_in_front_of_damage_is_read(tmp_path: Path) -> None:
+    """Also from the middle of the entry before it, where that has as much as is asked for, or more."""
+    with RocksStore.open(tmp_path) as store:
+        store.create_table(ITEMS)
+        bucket = store.bucket("items", 0)
+        bucket.commit([[put(1, "a" * 50), put(2, "b")], [put(3, "c")]])
+        (_, second, _) = read_changes(bucket, 0, 3)
+        database = bucket._lifetime.database
+        assert database is not None
+        database.log[log_key(2, 1)] = b"damaged"
+        assert bucket.read_change_block(1, 3, 50).rows == [second.row]
+        with pytest.raises(DataCorrupted, match="offset 2 are damaged"):
+            bucket.read_change_block(2, 3, 50)
+
+
 _ROWS_OF_ENTRIES = st.lists(
     st.tuples(st.sampled_from(ChangeKind), st.one_of(st.binary(max_size=40), st.just(b"x" * 9))), min_size=1
 )
