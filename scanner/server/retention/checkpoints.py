@@ -229,12 +229,15 @@ class BucketCheckpoints:
             open_checkpoint = self._owner.store.open_checkpoint
             name = self.table.description.name
             async with self.table.opening:
+                held = snapshots.acquire(checkpoint.log_offset)
+                if held is not None:
+                    return held  # Another one, who came first, has opened it meanwhile.
                 snapshot = await self._owner.run_blocking(
                     functools.partial(
                         open_checkpoint, name, self.index, checkpoint.checkpoint_id, self.table.table_id
                     )
                 )
-        return snapshots.adopt(snapshot)
+                return snapshots.adopt(snapshot)
 
     def _oldest_superfluous(self) -> int | None:
         """One that nothing keeps; None: there is none."""

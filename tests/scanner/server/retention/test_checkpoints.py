@@ -421,6 +421,35 @@ async def test_checkpoints_of_a_table_are_opened_in_one_thread(store: Store) -> 
         assert sorted(opened) == [0, 1]
 
 
+async def test_a_checkpoint_is_opened_once_for_all_who_wait_for_it(store: Store) -> None:
+    """As the splits of a bucket as of a lease do; who waits for another one's opening has what that has opened."""
+    async with open_maintenance(store) as kept, trio.open_nursery() as nursery:
+        checkpoints = await kept.checkpoints(0)
+        await kept.write(range(3), 0)
+        made = await checkpoints.create()
+        await kept.write(range(3, 6), 0)  # What is as of now would not be opened from the disk.
+        gate, openings = trio.Event(), 0
+
+        async def wait(function: Callable[[], T]) -> T:
+            nonlocal openings
+            openings += 1
+            await gate.wait()
+            return function()
+
+        async def open_it() -> None:
+            hold = await checkpoints.open(made)
+            await trio.testing.wait_all_tasks_blocked()
+            hold.release()
+
+        kept.maintenance.checkpoints.run_blocking = wait
+        for _ in range(5):
+            nursery.start_soon(open_it)
+        await trio.testing.wait_all_tasks_blocked()
+        gate.set()
+        await trio.testing.wait_all_tasks_blocked()
+        assert openings == 1
+
+
 async def test_a_checkpoint_that_is_being_opened_stays(store: Store) -> None:
     """Newer ones are made while the disk takes its time to open it: it is dropped after it was read, not before."""
     async with (
