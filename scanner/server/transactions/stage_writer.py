@@ -75,7 +75,7 @@ class StageWriter:
         self._open = True
 
     async def append(self, frames: Sequence[tuple[bytes, int]]) -> None:
-        """Write frames of mutations; see `scanner.storage.transactions.mutation_frames`.
+        """Write frames of mutations; see `scanner.storage.stage_frames.mutation_frames`.
 
         Raises:
             StageNotFound: The version was aborted.
