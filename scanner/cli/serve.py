@@ -231,7 +231,6 @@ async def _serve(
                 credentials=security.credentials,
             )
             server = await stack.enter_async_context(serving)
-            ending.serves = True
             if metrics is not None:
                 metrics_port = await stack.enter_async_context(serve_metrics(server.statistics, *metrics))
                 _remark(f"weir: metrics at http://{host_port(metrics[0], metrics_port)}/metrics")
@@ -241,6 +240,7 @@ async def _serve(
                 nursery.start_soon(give_back_free_memory)
                 try:
                     click.echo(f"listening on {host_port(server.host, server.port)}")
+                    ending.serves = True
                     await ending.asked.wait()
                 finally:
                     nursery.cancel_scope.cancel()

@@ -201,6 +201,35 @@ main(["serve", "--port", "0", "--data", {str(tmp_path / "data")!r}])
         pass
 
 
+def test_signals_end_a_server_whose_start_has_failed(tmp_path: Path) -> None:
+    """Behind the opening of storage, too, as for a port of metrics; the second one does not wait for storage."""
+    program = f"""
+import socket
+import threading
+from scanner.cli import main
+from scanner.storage.rocksdb.store import RocksStore
+
+def close(self):
+    print("closing", flush=True)
+    threading.Event().wait()
+
+RocksStore.close = close
+taken = socket.create_server(("127.0.0.1", 0))
+port = str(taken.getsockname()[1])
+main(["serve", "--port", "0", "--metrics-port", port, "--data", {str(tmp_path / "data")!r}])
+"""
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            assert server.stdout.readline() == "closing\n"
+            server.send_signal(signal.SIGTERM)
+            server.send_signal(signal.SIGINT)
+            assert server.wait(TIMEOUT_S) in (130, 143)  # The system may deliver either first.
+        finally:
+            server.kill()
+
+
 def test_interrupted_and_cut_off_scans(loaded: str, weir_here: Weir) -> None:
     """A signal is one line and its exit code; a reader that leaves early is no complaint; no half file stays."""
     command = [*WEIR, "scan", "items", "--format", "json", "-e", loaded]
