@@ -108,6 +108,17 @@ def test_nothing_is_suspected_of_what_agrees(keys_max: int) -> None:
             assert (agreement.passes > 1) == (keys_max < KEYS)
 
 
+def test_a_row_with_the_hash_and_the_contents_of_another_one_is_suspected() -> None:
+    """The log has left one row of the two."""
+    agreement = Agreement(1000, 1000)
+    agreement.begin(complete=True)
+    agreement.add_changes(np.array([ChangeKind.INSERT], np.uint8), np.array([7]), np.array([5]))
+    agreement.add_rows(np.array([7, 7]), np.array([5, 5]))
+    agreement.finish()
+    assert agreement.suspected is not None
+    assert agreement.suspected.tolist() == [7]
+
+
 def test_too_many_suspects_are_all() -> None:
     """Then every key is looked at."""
     agreement = Agreement(1000, 3)
