@@ -677,9 +677,11 @@ def _judge(bars: Sequence[Bar]) -> None:
     click.echo(f"every bar is met: {met}" if bars else "nothing that these options measure has a bar")
 
 
-def _interrupt(signal_number: int, frame: FrameType | None) -> None:
-    # Not raised here: while trio runs, only its own handler of Ctrl-C knows where that does no harm.
-    signal.raise_signal(signal.SIGINT)
+def _interrupt(_: int, frame: FrameType | None) -> None:
+    # By the handler of Ctrl-C: while trio runs, only its own one knows where that does no harm. A shell's background
+    # process ignores Ctrl-C, and ends by this all the same.
+    handler = signal.getsignal(signal.SIGINT)
+    (handler if callable(handler) else signal.default_int_handler)(signal.SIGINT, frame)
 
 
 def _end(said: str, status: int) -> NoReturn:

@@ -69,26 +69,35 @@ def test_where_nothing_can_be_written_nothing_is_measured(
     assert (done.exit_code, "cannot write into" in done.output) == (2, True)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    ("number", "in_background"), [(signal.SIGINT, False), (signal.SIGTERM, False), (signal.SIGTERM, True)]
+)
 def test_a_bench_that_is_ended_in_a_nursery_says_so(
-    number: signal.Signals, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    number: signal.Signals,
+    in_background: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Status 1 would say that a bar is missed."""
+    """Status 1 would say that a bar is missed. One in a shell's background ignores Ctrl-C, and no SIGTERM."""
 
     async def wait() -> None:
         async with trio.open_nursery():
-            signal.raise_signal(number)
-            await trio.sleep_forever()
+            with trio.fail_after(100):
+                signal.raise_signal(number)
+                await trio.sleep_forever()
 
     monkeypatch.setattr(tail, "run", lambda *_, **__: trio.run(wait))
     monkeypatch.setattr(sys, "argv", ["bench", "tail"])
     monkeypatch.delitem(sys.modules, "bench.__main__")
-    before = signal.getsignal(signal.SIGTERM)
+    before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
+    if in_background:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         with pytest.raises(SystemExit) as ended:
             runpy.run_module("bench", run_name="__main__")
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for each, handler in before.items():
+            signal.signal(each, handler)
     assert (ended.value.code, capsys.readouterr().err) == (130, "bench: interrupted\n")
 
 
