@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from scanner.server.config import ScannerConfig
     from scanner.server.tables.bucket import ServedBucket
     from scanner.server.tables.open_scan import OpenScan
+    from scanner.server.tables.write_queue import PendingWrite
 
 _logger = logging.getLogger(__name__)
 _RETRY_S: Final = 1.0
@@ -443,15 +444,18 @@ class ReaderGroup:
             for seat in self._seats:
                 async with seat.bucket.between_commits():
                     pass  # It shows what a write has left that was said to have failed.
-            writes = [
-                seat.bucket.submit((), group_states={self.name: None, FORGOTTEN: GroupState(seat.epoch_max)})
-                for seat in self._seats
-                if self.name in seat.bucket.storage.group_states
-            ]
-            # All of them: the group that is deleted next goes by the highest epoch that this one leaves.
-            with trio.CancelScope(shield=True):
-                for write in writes:
-                    await write.settled.wait()
+            writes: list[PendingWrite] = []
+            try:
+                for seat in self._seats:
+                    if self.name in seat.bucket.storage.group_states:
+                        forgotten = {self.name: None, FORGOTTEN: GroupState(seat.epoch_max)}
+                        writes.append(seat.bucket.submit((), group_states=forgotten))
+            finally:
+                # All of them, also where a bucket takes none: the group that is deleted next goes by the highest epoch
+                # that this one leaves, and who joins now is not to be forgotten.
+                with trio.CancelScope(shield=True):
+                    for write in writes:
+                        await write.settled.wait()
             for write in writes:
                 await write.wait_durable()
 

@@ -6,9 +6,11 @@ from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
+import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from scanner.errors import StoreFailed
 from scanner.server.groups.coordinator import Member, ReaderGroup
 from scanner.server.tables.write_queue import PendingWrite, Settled
 from scanner.storage.group_states import FORGOTTEN
@@ -104,6 +106,38 @@ async def test_what_a_failed_write_has_left_of_a_group_is_deleted_with_it() -> N
     bucket = Bucket(left=GroupState(7, 20))
     await group_of(bucket).forget()
     assert bucket.storage.group_states == {FORGOTTEN: GroupState(7)}
+
+
+async def test_a_group_that_one_bucket_cannot_forget_waits_for_the_others() -> None:
+    """Whoever joins when it has failed is behind their writes, and is not forgotten by them."""
+    held = PendingWrite((), Settled(), offsets=(0, 0))
+
+    class Holding(Bucket):
+        def submit(
+            self, _mutations: object, *, group_states: Mapping[str, GroupState | None]
+        ) -> PendingWrite:
+            return held
+
+    class Refusing(Bucket):
+        def submit(
+            self, _mutations: object, *, group_states: Mapping[str, GroupState | None]
+        ) -> PendingWrite:
+            raise StoreFailed("a write has failed")
+
+    group = group_of(Holding(GroupState(7)), Refusing(GroupState(7)))
+    ended: list[str] = []
+
+    async def forget() -> None:
+        with pytest.raises(StoreFailed):
+            await group.forget()
+        ended.append("forgotten in a part")
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(forget)
+        await wait_all_tasks_blocked()
+        assert not ended
+        held.settled.set()
+    assert ended
 
 
 async def test_a_bucket_that_was_to_go_to_one_who_has_left_may_go_to_anybody() -> None:
