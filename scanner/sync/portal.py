@@ -141,12 +141,10 @@ class _Run(_Call):
                 self._value = await self._function()
             if self._scope.cancelled_caught:
                 self._error = trio.ClosedResourceError(_INTERRUPTED)
-        except Exception as error:
-            self._error = error
         except (trio.Cancelled, GeneratorExit):  # The loop ends.
             self._error = trio.ClosedResourceError(_CLOSED)
             raise
-        except BaseException as error:  # A callback's own, such as SystemExit.
+        except BaseException as error:  # Also a callback's own, such as SystemExit.
             if _has_cancelled(error):  # The loop ends, and a nursery was open.
                 self._error = trio.ClosedResourceError(_CLOSED)
                 raise
@@ -585,13 +583,10 @@ class Held(Generic[T]):
                         raise _AbandonedError
         except _AbandonedError:
             pass
-        except Exception as error:
-            self._error = error
-            entering.failed(error)
         except (trio.Cancelled, GeneratorExit):  # The loop ends.
             self._error = trio.ClosedResourceError(_CLOSED)
             raise
-        except BaseException as error:  # A callback's own, such as SystemExit.
+        except BaseException as error:  # Also a callback's own, such as SystemExit.
             if _has_cancelled(error):  # The loop ends, and a nursery was open.
                 self._error = trio.ClosedResourceError(_CLOSED)
                 raise
