@@ -78,8 +78,6 @@ class OneLineGroup(click.Group):
             raise ended() from None
         except BrokenPipeError:
             raise OutputClosed from None  # Before click makes exit code 1 of it.
-        except click.UsageError as error:
-            raise _with_hint(error) from error
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         """Read the arguments and run."""
