@@ -49,9 +49,8 @@ class Remembered(NamedTuple, Generic[_Value]):
 
     def load(self, database: Database) -> Mapping[str, _Value]:
         """All of it."""
-        with rocksdb_errors(database.path):
-            names = decode_group_names(database.meta.get(self.names_key))
-            return {name: self.decode(name, database.meta.get(self._key(name))) for name in names}
+        names = decode_group_names(database.read_meta(self.names_key))
+        return {name: self.decode(name, database.read_meta(self._key(name))) for name in names}
 
     def put(
         self,
@@ -127,11 +126,10 @@ def load_state(database: Database) -> BucketState:
 
 def require_identity(database: Database, identity: bytes) -> None:
     """Refuse the directory of another bucket under the name of this one: its rows would pass for this one's."""
-    with rocksdb_errors(database.path):
-        stored = database.meta.get(IDENTITY_KEY)
-    if stored not in (None, identity):
+    stored = database.read_meta(IDENTITY_KEY)
+    if stored is not None and stored != identity:
         raise DataCorrupted(
-            f"{database.path} holds another bucket ({bytes(stored).decode(errors='replace')}, and not"
+            f"{database.path} holds another bucket ({stored.decode(errors='replace')}, and not"
             f" {identity.decode()}): its directory was renamed or copied; give each its own name back"
         )
 

@@ -191,8 +191,7 @@ def _find(directory: Path, checkpoint_id: int) -> Checkpoint | None:
 
 
 def _newest(database: Database) -> tuple[int, int] | None:
-    with rocksdb_errors(database.path):
-        value = database.meta.get(_NEWEST_KEY)
+    value = database.read_meta(_NEWEST_KEY)
     if value is None:
         return None
     try:

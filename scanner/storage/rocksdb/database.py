@@ -242,6 +242,16 @@ class Database:
     hides: bool = False
     """Whether newer records of its write-ahead log were left out, since they may not be durable."""
 
+    def read_meta(self, key: bytes) -> bytes | None:
+        """What `meta` has under a key; None: nothing.
+
+        Raises:
+            DataCorrupted, StoreFailed, StoreClosed: It cannot be read.
+        """
+        with rocksdb_errors(self.path):
+            value: bytes | None = self.meta.get(key)
+            return value
+
     def close(self) -> None:
         """Close it, and drop all its parts, so that a reference to this record locks nothing.
 

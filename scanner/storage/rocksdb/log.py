@@ -118,8 +118,7 @@ def require_log_range(database: Database) -> LogRange:
 
 def read_log_range(database: Database) -> LogRange | None:
     """As `require_log_range`; None where there is none."""
-    with rocksdb_errors(database.path):
-        stored = database.meta.get(LOG_RANGE_KEY)
+    stored = database.read_meta(LOG_RANGE_KEY)
     return None if stored is None else decode_log_range(stored)
 
 
@@ -134,8 +133,7 @@ def read_truncated(database: Database, start: int) -> int | None:
     Raises:
         StoreFailed: The disk refused.
     """
-    with rocksdb_errors(database.path):
-        stored = database.meta.get(_TRUNCATED_KEY)
+    stored = database.read_meta(_TRUNCATED_KEY)
     if stored is None or len(stored) != _TRUNCATED.size:
         return None
     noted, timestamp_us = _TRUNCATED.unpack(stored)
@@ -149,9 +147,7 @@ def read_lineage(database: Database) -> Lineage:
         DataCorrupted: It is damaged.
         StoreFailed: The disk refused.
     """
-    with rocksdb_errors(database.path):
-        stored = database.meta.get(LINEAGE_KEY)
-    return decode_lineage(stored)
+    return decode_lineage(database.read_meta(LINEAGE_KEY))
 
 
 def read_chunks(

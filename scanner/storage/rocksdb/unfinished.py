@@ -24,7 +24,7 @@ from scanner.storage.rocksdb.changelog import (
     encode_log_range,
     log_key,
 )
-from scanner.storage.rocksdb.database import Database, rocksdb_errors, write_synced
+from scanner.storage.rocksdb.database import Database, write_synced
 from scanner.storage.rocksdb.log import read_chunk, require_log_range
 
 if TYPE_CHECKING:
@@ -42,8 +42,7 @@ def unfinished_range(database: Database) -> LogRange | None:
     Raises:
         DataCorrupted: What `meta` says of it is damaged.
     """
-    with rocksdb_errors(database.path):
-        stored = database.meta.get(UNFINISHED_KEY)
+    stored = database.read_meta(UNFINISHED_KEY)
     return None if stored is None else decode_log_range(stored)
 
 
