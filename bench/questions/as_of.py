@@ -37,6 +37,7 @@ from scanner.data.table import TableDescription
 from scanner.sources.as_of import AsOfScan
 from scanner.sources.kv import KvSource
 from scanner.sources.overlay import OverlayLimits
+from scanner.sources.past import SharedPast
 from scanner.storage.interface import Mutation
 from scanner.storage.rocksdb.store import RocksStore
 from scanner.wire.queries import ScanQuery
@@ -199,7 +200,7 @@ def measure(directory: Path, prepared: Prepared, bytes_max: int) -> Measured:
 
 def _as_of(bucket: Bucket, log_offset: int, position: Position, limits: OverlayLimits) -> AsOfScan:
     key_range = position.remaining(ALL_KEYS)
-    return AsOfScan(bucket, bucket.open_snapshot().scan(key_range), log_offset, key_range, limits)
+    return AsOfScan(bucket.open_snapshot().scan(key_range), SharedPast(bucket, log_offset, limits), key_range)
 
 
 def _source(store: RocksStore, scan: BucketScan, position: Position = START) -> KvSource:

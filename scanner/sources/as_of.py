@@ -38,10 +38,9 @@ from scanner.storage.interface import BucketScan, Rows
 
 if TYPE_CHECKING:
     from scanner.data.keys import KeyRange
-    from scanner.sources.overlay import OverlayLimits
     from scanner.sources.past import SharedPast
     from scanner.sources.sorted_runs import Entries
-    from scanner.storage.interface import Bucket, KeysOf
+    from scanner.storage.interface import KeysOf
 
 _MERGE_ENTRIES: Final = 1024
 """Entries of the overlay, about, that are merged at once: a millisecond or two."""
@@ -62,30 +61,19 @@ class AsOfScan:
     """One pass over a key range of a bucket as of a passed offset. See `BucketScan`.
 
     Args:
-        bucket: Its changes since then are read.
         live: A scan of the same key range as of now, made between two commits. This scan owns it from now on;
             it is closed at once if this raises.
-        log_offset: S: the changes with a smaller offset are shown, and no other.
+        shared: Of all scans of the bucket that show S.
         key_range: That of `live`.
-        limits: Of memory and temporary disk.
-        shared: Of all scans of the bucket that show S; None: there are no others.
 
     Raises:
         SnapshotLost: The log starts behind S.
         OffsetOutOfRange: S is past the offset of `live`.
     """
 
-    def __init__(
-        self,
-        bucket: Bucket,
-        live: BucketScan,
-        log_offset: int,
-        key_range: KeyRange,
-        limits: OverlayLimits,
-        shared: SharedPast | None = None,
-    ) -> None:
+    def __init__(self, live: BucketScan, shared: SharedPast, key_range: KeyRange) -> None:
         self._live = live
-        self.log_offset = log_offset
+        self.log_offset = shared.log_offset
         """The scan shows the changes with a smaller offset, and no other."""
         self._keys: list[bytes] = []
         self._rows: list[bytes] = []
@@ -100,12 +88,12 @@ class AsOfScan:
         """Merged rows that were more than one read could give."""
         self._error: ScannerError | None = None
         try:
-            if log_offset > live.log_offset:
+            if self.log_offset > live.log_offset:
                 raise OffsetOutOfRange(
-                    f"the log ends at {live.log_offset}; a scan as of {log_offset} is not possible yet",
-                    oldest_offset=bucket.log_start,
+                    f"the log ends at {live.log_offset}; a scan as of {self.log_offset} is not possible yet",
+                    oldest_offset=shared.bucket.log_start,
                 )
-            self.past = PastChanges(bucket, log_offset, live.log_offset, key_range, limits, shared)
+            self.past = PastChanges(shared, live.log_offset, key_range)
             """The changes since S; until they are `ready`, reads give no rows."""
         except ScannerError:
             live.close()

@@ -51,25 +51,25 @@ class SharedPast:
     Args:
         bucket: Whose changelog is walked.
         log_offset: S.
-        limits: Of memory.
+        limits: Of its memory; and of the memory and temporary disk of each scan that collects for itself.
     """
 
     def __init__(self, bucket: Bucket, log_offset: int, limits: OverlayLimits) -> None:
-        self._bucket = bucket
-        self._log_offset = log_offset
-        self._limits = limits
+        self.bucket = bucket
+        self.log_offset = log_offset
+        self.limits = limits
         self._scans = 0
         self._begin()
 
     def _begin(self) -> None:
-        self._collected: Overlay | None = Overlay(self._limits)
+        self._collected: Overlay | None = Overlay(self.limits)
         """Until it is sorted; None: it is."""
         self._rows: dict[bytes, bytes | None] = {}
         self._keys = SortedKeys()
         """Those of `_rows`."""
         self._late: dict[bytes, int] = {}
         """Those of them that were put between: where the log ended for it before."""
-        self._end = self._log_offset
+        self._end = self.log_offset
         """The changes with a smaller offset are in it."""
         self.memory_bytes = 0
         """Estimate of what it takes."""
@@ -90,7 +90,7 @@ class SharedPast:
     @property
     def is_full(self) -> bool:
         """Whether it takes as much as it may, and gets no more."""
-        return self.memory_bytes >= self._limits.bytes_max * 3 // 4
+        return self.memory_bytes >= self.limits.bytes_max * 3 // 4
 
     def ready(self, end: int) -> bool:
         """Whether it has the changes up to an offset, in order. Once it has, that stays so."""
@@ -133,7 +133,7 @@ class SharedPast:
         return Entries(keys, list(map(self._rows.__getitem__, keys)))
 
     def _read(self, end: int) -> tuple[list[bytes], list[bytes | None]]:
-        count, keys, rows = read_first_values(self._bucket, self._log_offset, self._end, end, self._limits)
+        count, keys, rows = read_first_values(self.bucket, self.log_offset, self._end, end, self.limits)
         self._end += count
         return keys, rows
 
@@ -151,33 +151,22 @@ class PastChanges:
     """See the module. An error is raised again by every further step.
 
     Args:
-        bucket: Whose changelog is walked.
-        log_offset: S.
+        shared: Of all scans of the bucket that show S.
         end: E, at or above S.
         key_range: What of it.
-        limits: Of memory and temporary disk.
-        shared: Of all scans of the bucket that show S; None: there are no others.
 
     Raises:
         SnapshotLost: The log starts behind S.
     """
 
-    def __init__(
-        self,
-        bucket: Bucket,
-        log_offset: int,
-        end: int,
-        key_range: KeyRange,
-        limits: OverlayLimits,
-        shared: SharedPast | None = None,
-    ) -> None:
-        self._bucket = bucket
-        self.log_offset = log_offset
+    def __init__(self, shared: SharedPast, end: int, key_range: KeyRange) -> None:
+        self._bucket = shared.bucket
+        self.log_offset = shared.log_offset
         self._end = end
         self._range = key_range
-        self._limits = limits
-        self._next = log_offset
-        self.overlay = Overlay(limits)
+        self._limits = shared.limits
+        self._next = shared.log_offset
+        self.overlay = Overlay(shared.limits)
         """What is collected for this scan alone; it tells what that takes."""
         self._left = Entries([], [])
         """Entries that are taken from the overlay, and were more than could be given."""
@@ -186,11 +175,11 @@ class PastChanges:
         self._start = key_range.start
         """Keys before it are not in the range, or were taken from what is shared."""
         self._error: ScannerError | None = None
-        if log_offset < bucket.log_start:
-            raise lost(bucket, log_offset)
-        self._present = shared
-        """Kept where it is not used, too: who comes meanwhile finds it, and is the second."""
-        self._shared = shared if shared is not None and shared.join() else None
+        if self.log_offset < self._bucket.log_start:
+            raise lost(self._bucket, self.log_offset)
+        self._present: SharedPast | None = shared
+        """Kept where it is not used, too: who comes meanwhile finds it, and is the second. None: this is closed."""
+        self._shared = shared if shared.join() else None
         """None: this scan collects for itself."""
 
     @property

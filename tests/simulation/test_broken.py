@@ -102,8 +102,8 @@ def reuse_fresh_snapshot(patch: pytest.MonkeyPatch) -> None:
     """A scan as of an earlier offset is read from the state of now, and says otherwise."""
 
     class Fresh:
-        def __init__(self, _bucket: Any, live: Any, log_offset: int, *_rest: Any) -> None:
-            self.log_offset = log_offset
+        def __init__(self, live: Any, shared: Any, *_rest: Any) -> None:
+            self.log_offset = shared.log_offset
             self.read = live.read
             self.close = live.close
 

@@ -14,6 +14,7 @@ from scanner.data.position import START, Position
 from scanner.sources.as_of import AsOfScan
 from scanner.sources.kv import KvSource
 from scanner.sources.overlay import OverlayLimits
+from scanner.sources.past import SharedPast
 from scanner.storage.interface import Bucket, BucketScan, Change, ChangeKind
 from scanner.storage.memory.store import MemoryStore
 from scanner.wire.queries import ScanQuery
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
     from scanner.data.filters import Predicate
-    from scanner.sources.past import SharedPast
     from scanner.storage.interface import Store
 
 Commit = Sequence[tuple[int, str | None]]
@@ -109,7 +109,7 @@ def as_of(
 ) -> AsOfScan:
     """A scan as of an offset."""
     live = bucket.open_snapshot().scan(key_range)
-    return AsOfScan(bucket, live, log_offset, key_range, limits or OverlayLimits(), shared)
+    return AsOfScan(live, shared or SharedPast(bucket, log_offset, limits or OverlayLimits()), key_range)
 
 
 def read_all(scan: BucketScan, rows_max: int = 1000, bytes_max: int = EVERYTHING) -> list[bytes]:

@@ -8,11 +8,10 @@ import pyarrow as pa
 
 from scanner.data.keys import ALL_KEYS, KeyRange
 from scanner.data.position import START, Position
-from scanner.sources.as_of import AsOfScan
 from scanner.sources.image import ImageScan
 from scanner.sources.kv import KvSource
-from scanner.sources.overlay import OverlayLimits
 from scanner.storage.interface import Mutation
+from tests.support.histories import as_of
 from tests.support.scans import SCHEMA, mutations, sample
 
 if TYPE_CHECKING:
@@ -131,7 +130,7 @@ def scan_with_changes(
     delta.count_blocks(image.block_of)
 
     def from_rows(rest: KeyRange) -> BucketScan:
-        return AsOfScan(bucket, bucket.open_snapshot().scan(rest), log_offset, rest, OverlayLimits())
+        return as_of(bucket, log_offset, rest)
 
     return kind(
         image,

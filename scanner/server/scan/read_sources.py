@@ -210,8 +210,7 @@ class ReadSources:
         scan: BucketScan = hold.snapshot.scan(key_range, short=short)
         if hold.log_offset == log_offset:
             return scan
-        shared = bucket.past_of(log_offset, self._limits)
-        return AsOfScan(bucket.storage, scan, log_offset, key_range, self._limits, shared)
+        return AsOfScan(scan, bucket.past_of(log_offset, self._limits), key_range)
 
     def _image_scan(
         self,
@@ -244,8 +243,7 @@ class ReadSources:
         if log_offset < made_at:
             if not rebuilt:
                 return None
-            shared = bucket.past_of(log_offset, self._limits)
-            changes = PastChanges(storage, log_offset, made_at, key_range, self._limits, shared)
+            changes = PastChanges(bucket.past_of(log_offset, self._limits), made_at, key_range)
         elif log_offset > made_at:
             delta = bucket.image.delta_of(
                 image, storage, bucket.storage_openings, self._config.image_delta_bytes_max

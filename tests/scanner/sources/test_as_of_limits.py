@@ -12,6 +12,7 @@ from scanner.data.keys import ALL_KEYS, KeyRange
 from scanner.errors import DataCorrupted, OffsetOutOfRange, SnapshotLost, StoreClosed, StoreFailed
 from scanner.sources.as_of import AsOfScan
 from scanner.sources.overlay import OverlayLimits
+from scanner.sources.past import SharedPast
 from scanner.storage.memory.store import MemoryStore
 from scanner.storage.rocksdb.store import RocksStore
 from tests.support.histories import (
@@ -87,7 +88,7 @@ def test_rows_that_no_change_touches_pass_untouched() -> None:
         return reads[-1]
 
     live.read = noted  # type: ignore[method-assign]
-    scan = AsOfScan(bucket, live, 100, ALL_KEYS, OverlayLimits())
+    scan = AsOfScan(live, SharedPast(bucket, 100, OverlayLimits()), ALL_KEYS)
     given_on = []
     built(scan)
     while read := scan.read(10, EVERYTHING):
@@ -149,7 +150,7 @@ def test_a_log_that_no_longer_reaches_back_is_refused_at_once() -> None:
     assert oldest > 20
     live = bucket.open_snapshot().scan()
     with pytest.raises(SnapshotLost, match=f"starts at {oldest}") as refused:
-        AsOfScan(bucket, live, oldest - 1, ALL_KEYS, OverlayLimits())
+        AsOfScan(live, SharedPast(bucket, oldest - 1, OverlayLimits()), ALL_KEYS)
     assert refused.value.oldest_offset == oldest
     with pytest.raises(StoreClosed):
         live.read(1, 1)
@@ -236,7 +237,7 @@ def test_closing_at_any_time_leaves_nothing(reads: int, tmp_path: Path) -> None:
     bucket = memory_store().bucket("items", 0)
     commit(bucket, HISTORY)
     live = bucket.open_snapshot().scan()
-    scan = AsOfScan(bucket, live, 0, ALL_KEYS, replace(TINY, directory=tmp_path))
+    scan = AsOfScan(live, SharedPast(bucket, 0, replace(TINY, directory=tmp_path)), ALL_KEYS)
     for _ in range(reads):
         scan.read(1, EVERYTHING)
     scan.close()

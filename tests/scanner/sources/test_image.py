@@ -20,13 +20,11 @@ from scanner.data.keys import ALL_KEYS, KeyRange
 from scanner.data.position import START
 from scanner.data.table import TableDescription
 from scanner.errors import SnapshotLost, StoreClosed
-from scanner.sources.as_of import AsOfScan
 from scanner.sources.block_cache import BlockCache
 from scanner.sources.image import ImageScan
 from scanner.sources.image_builder import FIRST_BLOCK_BYTES, ImageBuilder
 from scanner.sources.image_delta import ImageDelta
 from scanner.sources.interface import Batch, EndReason
-from scanner.sources.overlay import OverlayLimits
 from scanner.storage.images.format import BLOCK_BYTES_MIN, ImageDamaged, ImageHeader
 from scanner.storage.images.reader import Image
 from scanner.storage.images.writer import ImageWriter
@@ -34,6 +32,7 @@ from scanner.storage.interface import Mutation
 from scanner.storage.memory.store import MemoryStore
 from scanner.wire.arrow_ipc import decode_batch, encode_rows
 from scanner.wire.queries import ScanQuery
+from tests.support.histories import as_of
 from tests.support.images import (
     ANY,
     FetchedScan,
@@ -49,6 +48,7 @@ from tests.support.scans import SCHEMA, filled_store, mutations, sample
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from scanner.sources.as_of import AsOfScan
     from scanner.sources.interface import RowScan
 
 ROWS = 200
@@ -263,7 +263,7 @@ def test_changes_are_laid_over_an_image(tmp_path: Path, data: st.DataObject) -> 
     )
 
     def row_store(rest: KeyRange) -> AsOfScan:
-        return AsOfScan(bucket, bucket.open_snapshot().scan(rest), log_offset, rest, OverlayLimits())
+        return as_of(bucket, log_offset, rest)
 
     reference = source_over(row_store(key_range), store, query)
     expected = drive(reference)
@@ -319,9 +319,7 @@ def test_scans_share_what_they_merge(tmp_path: Path, data: st.DataObject) -> Non
                 st.just(ALL_KEYS) | st.builds(lambda low: KeyRange(codec.encode([low]), b""), number)
             )
             scan = scan_with_changes(image, store, delta, log_offset, key_range, cache=cache)
-            expected = AsOfScan(
-                bucket, bucket.open_snapshot().scan(key_range), log_offset, key_range, OverlayLimits()
-            )
+            expected = as_of(bucket, log_offset, key_range)
             rows_max = data.draw(st.sampled_from([50, 1]))
             source, reference = (
                 source_over(each, store, ScanQuery(table="items", range=key_range), rows_max=rows_max)

@@ -15,14 +15,14 @@ from bench.harness.images import write_image
 from scanner.data.filters import Operator, Predicate
 from scanner.data.keys import KeyRange
 from scanner.data.position import START, Position
-from scanner.sources.as_of import AsOfScan
 from scanner.sources.image import ImageScan
 from scanner.sources.image_delta import ImageDelta
 from scanner.sources.overlay import OverlayLimits
-from scanner.sources.past import PastChanges
+from scanner.sources.past import PastChanges, SharedPast
 from scanner.storage.images.format import ImageDamaged
 from scanner.storage.images.reader import Image
 from scanner.wire.queries import ScanQuery
+from tests.support.histories import as_of
 from tests.support.images import ANY, changed, drive, source_over
 from tests.support.nightly import everyday
 from tests.support.scans import filled_store, mutations
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from scanner.sources.as_of import AsOfScan
     from scanner.sources.image import Changes
     from scanner.sources.interface import EndReason, RowScan
     from scanner.sources.kv import KvSource
@@ -124,12 +125,11 @@ class Setting:
         made_at = self.image.header.log_offset
         if self.log_offset < made_at:
             limits = OverlayLimits(bytes_max=2_000)
-            return PastChanges(self.bucket, self.log_offset, made_at, key_range, limits)
+            return PastChanges(SharedPast(self.bucket, self.log_offset, limits), made_at, key_range)
         return self.delta.as_of(self.log_offset, key_range)
 
     def _row_scan(self, key_range: KeyRange) -> AsOfScan:
-        live = self.bucket.open_snapshot().scan(key_range)
-        return AsOfScan(self.bucket, live, self.log_offset, key_range, OverlayLimits())
+        return as_of(self.bucket, self.log_offset, key_range)
 
     def _source(self, scan: RowScan, position: Position) -> KvSource:
         return source_over(scan, self.store, self.query, position)

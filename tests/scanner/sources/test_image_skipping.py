@@ -18,7 +18,7 @@ from scanner.data.position import START
 from scanner.sources.image import ImageScan
 from scanner.sources.image_delta import ImageDelta
 from scanner.sources.overlay import OverlayLimits
-from scanner.sources.past import PastChanges
+from scanner.sources.past import PastChanges, SharedPast
 from scanner.storage.interface import Mutation
 from scanner.wire.queries import ScanQuery
 from tests.support.images import ANY, changed, drive, source_over, table_of, unexpected_damage
@@ -70,7 +70,7 @@ def skipping_scan(
     if log_offset > made_at:
         changes = ImageDelta(bucket, made_at, ANY).as_of(log_offset, key_range)
     elif log_offset < made_at:
-        changes = PastChanges(bucket, log_offset, made_at, key_range, OverlayLimits())
+        changes = PastChanges(SharedPast(bucket, log_offset, OverlayLimits()), made_at, key_range)
     wanted = may_pass(query.predicates, schema, lambda name: image.ranges(schema.field(name)))
     return ImageScan(
         image,

@@ -24,9 +24,7 @@ def test_entries_come_in_bounded_pieces(count: int, bytes_max: int, overlay_byte
     changed(store, list(range(0, 80, 2)), list(range(1, 60, 3)))
     limits = OverlayLimits(bytes_max=overlay_bytes)
     shared = SharedPast(bucket, start, limits)
-    *_, past = (
-        PastChanges(bucket, start, bucket.log_end, ALL_KEYS, limits, shared) for _ in range(others + 1)
-    )
+    *_, past = (PastChanges(shared, bucket.log_end, ALL_KEYS) for _ in range(others + 1))
     while not past.ready:
         past.step()
     found: dict[bytes, bytes | None] = {}
@@ -55,10 +53,10 @@ def test_a_log_that_is_cut_meanwhile_is_a_lost_state() -> None:
     start = bucket.log_end
     changed(store, list(range(30)), [])
     changed(store, list(range(30)), [])
-    past = PastChanges(bucket, start, bucket.log_end, ALL_KEYS, OverlayLimits())
+    past = PastChanges(SharedPast(bucket, start, OverlayLimits()), bucket.log_end, ALL_KEYS)
     bucket.truncate_log(bucket.log_end - 10)
     for _ in range(2):
         with pytest.raises(SnapshotLost, match="can no longer be rebuilt"):
             past.step()
     with pytest.raises(SnapshotLost):
-        PastChanges(bucket, start, bucket.log_end, ALL_KEYS, OverlayLimits())
+        PastChanges(SharedPast(bucket, start, OverlayLimits()), bucket.log_end, ALL_KEYS)

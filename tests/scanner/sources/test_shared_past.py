@@ -111,7 +111,7 @@ def test_one_alone_keeps_its_range_only() -> None:
     commit(bucket, random_history(3, commits=4, writes=60, ids=100))
     start, some = 60, KeyRange(item_key(20), item_key(23))
     shared = SharedPast(bucket, start, ROOMY)
-    first, second = (PastChanges(bucket, start, bucket.log_end, some, ROOMY, shared) for _ in range(2))
+    first, second = (PastChanges(shared, bucket.log_end, some) for _ in range(2))
     while not first.ready:
         first.step()
     assert 0 < first.overlay.entries <= 3
