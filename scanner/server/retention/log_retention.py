@@ -289,8 +289,7 @@ class Retention:
                     oldest_offset=storage.log_start,
                 )
                 _logger.warning("of %s: %s", principal, error.message)
-                if not pin.end(error):
-                    break
+                pin.end(error)
 
 
 def walk_expired(

@@ -53,17 +53,11 @@ class LogPin:
         """Keep nothing any more. Idempotent."""
         self._pins.discard(self)
 
-    def end(self, error: ScannerError) -> bool:
-        """End the pin: the log is no longer kept, and the holder's callback gets the reason.
-
-        Returns:
-            Whether that could be done: False for a pin that was released, or whose holder cannot be ended.
-        """
-        if not self.held or self._on_end is None:
-            return False
+    def end(self, error: ScannerError) -> None:
+        """Keep nothing any more, and tell the holder why. Of a pin that `longest_of` has found."""
+        assert self._on_end is not None
         self.release()
         self._on_end(error)
-        return True
 
 
 class LogPins:

@@ -672,7 +672,7 @@ async def test_a_tail_that_kept_too_much_goes_on_as_long_as_its_log_is_there() -
         async def end(scan: RawScan) -> tuple[bytes, str]:
             ((_, _, bucket),) = server._services.catalog.open_buckets()
             (pin,) = bucket.pins
-            assert pin.end(SlowConsumer("it kept too much"))
+            pin.end(SlowConsumer("it kept too much"))
             error = await failure(scan.receive_all)
             assert isinstance(error, SlowConsumer)
             assert error.resume_token

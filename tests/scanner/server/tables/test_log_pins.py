@@ -40,13 +40,12 @@ def test_the_longest_pin_is_ended_and_told_why() -> None:
 
     longest = pins.longest_of("ann")
     assert longest is not None
-    assert longest.end(error)
-    assert not longest.end(error)
-    assert told == [("first", error)]
+    longest.end(error)
+    assert (told, longest.held) == ([("first", error)], False)
     following = pins.longest_of("ann")
     assert following is not None
-    assert following.end(error)
+    following.end(error)
     assert told == [("first", error), ("second", error)]
     assert pins.longest_of("ann") is None
-    assert not lease.end(error)
+    assert lease.held
     assert {pin.principal for pin in pins} == {"ann", "bob"}
