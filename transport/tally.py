@@ -58,7 +58,7 @@ class Tally:
             self._refusals[kind] += 1
 
     def totals(
-        self, drivers: Iterable[Driver], streams: Iterable[Stream], *, turned_away: int = 0
+        self, drivers: Iterable[Driver], streams: Iterable[Stream], *, turned_away: int
     ) -> ServerTotals:
         """What has ended, and these that run."""
         so_far = copy.copy(self)

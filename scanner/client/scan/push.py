@@ -91,9 +91,9 @@ class BucketReceiver:
         attempts: Attempts,
         what: str,
         *,
-        lasting: bool = False,
+        lasting: bool,
         one_call: bool = False,
-        batches_per_stream: int | None = None,
+        batches_per_stream: int | None,
     ) -> None:
         self._lasting = lasting
         self._one_call = one_call

@@ -69,14 +69,7 @@ class BucketOpener:
     place: DirectoryHandle | None
     """The data directory, by which RocksDB finds it. None: that is not looked at."""
 
-    def open(
-        self,
-        *,
-        create: bool = False,
-        read_only: bool = False,
-        is_full: bool = False,
-        durable: int | None = None,
-    ) -> Opened:
+    def open(self, *, create: bool, read_only: bool, is_full: bool, durable: int | None) -> Opened:
         """Open the database, and read what it says of itself.
 
         Args:
