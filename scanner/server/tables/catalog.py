@@ -301,12 +301,12 @@ class Catalog:
             self._config,
             self._nursery,
             self._run_blocking,
-            self.activity,
-            self.snapshots,
-            self._clock_us,
-            self._floor,
-            image,
-            self._room_for_files,
+            activity=self.activity,
+            pool=self.snapshots,
+            clock_us=self._clock_us,
+            floor=self._floor,
+            image=image,
+            room=self._room_for_files,
         )
 
     def _open_files(self, table: ServedTable, index: int) -> tuple[Bucket, BucketImage]:
