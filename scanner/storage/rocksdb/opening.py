@@ -29,9 +29,10 @@ from scanner.storage.rocksdb.files import directory_number, disk_errors
 from scanner.storage.rocksdb.log import LOG_RANGE_KEY, read_log_range
 from scanner.storage.rocksdb.manifest_length import write_manifest_length
 from scanner.storage.rocksdb.torn_manifest import cut_manifest, torn_manifest
-from scanner.storage.rocksdb.torn_tail import first_newer, has_torn_tail
+from scanner.storage.rocksdb.torn_tail import has_torn_tail
 from scanner.storage.rocksdb.unfinished import undo_unfinished, unfinished_range
 from scanner.storage.rocksdb.untouched import open_readable, open_untouched
+from scanner.storage.rocksdb.wal_batches import first_newer
 from scanner.storage.transactions import ALL_KNOWN, AppliedShare
 
 if TYPE_CHECKING:

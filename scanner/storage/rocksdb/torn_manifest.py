@@ -27,8 +27,8 @@ from scanner.storage.rocksdb.durable_end import read_durable_end
 from scanner.storage.rocksdb.files import disk_errors
 from scanner.storage.rocksdb.log import read_log_range
 from scanner.storage.rocksdb.manifest_length import current_manifest, noted_length
-from scanner.storage.rocksdb.torn_tail import logs_follow
 from scanner.storage.rocksdb.untouched import open_untouched
+from scanner.storage.rocksdb.wal_batches import logs_follow
 from scanner.storage.rocksdb.wal_format import first_damage
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from typing import Final
 from scanner.errors import DataCorrupted, DiskFull, ScannerError, StoreFailed, TooManyFiles
 from scanner.storage.rocksdb.database import Database, RocksResources, open_database
 from scanner.storage.rocksdb.files import disk_errors
-from scanner.storage.rocksdb.torn_tail import first_newer
+from scanner.storage.rocksdb.wal_batches import first_newer
 
 SETTINGS_NAME: Final = "rocksdict-config.json"
 """Of rocksdict, in each directory of a database. Without it a database opens as well, and it is written anew."""
