@@ -414,7 +414,7 @@ async def test_a_server_of_other_ciphers_wants_no_certificate(tmp_path: Path) ->
 async def test_plaintext_client_on_a_tls_port(tmp_path: Path) -> None:
     """A client that forgot TLS fails with what was wrong, whatever it speaks; the server serves the next one."""
     async with transport.serve(HANDLERS, ssl_context=server_tls(tmp_path)) as server:
-        with pytest.raises(transport.TransportError):
+        with pytest.raises(ConnectionLost, match="the peer answers in TLS"):
             async with transport.connect(server.host, server.port) as client:
                 await client.call("/echo", b"")
         answer = await trio.to_thread.run_sync(

@@ -80,23 +80,24 @@ async def test_connection_lost_behind_the_first_page(model: str, linger_s: float
     path, request = _open_of(model)
     async with serving(filled_store(ROWS), config) as (server, client):
         socket = await trio.open_tcp_stream(server.host, server.port)
-        message = b""
+        message = None
         with pytest.raises(TransportError):
             async with connect_stream(socket) as doomed, doomed.open_stream(path) as stream:
                 await stream.send(request.SerializeToString())
                 if not held:
                     await stream.send_end()
-                message = bytes(await stream.receive())
+                message = await stream.receive()
                 await trio.aclose_forcefully(socket)
                 if not held:
                     raise ConnectionLost("as far as it can be told")
                 await stream.receive()
+        assert message
         while server.statistics().transport.connections > 1:
             await trio.lowlevel.checkpoint()
         assert server.statistics().iterators_open == (1 if linger_s else 0)
         if not linger_s:
             return
-        await _go_on(model, client, message)
+        await _go_on(model, client, bytes(message))
 
 
 @pytest.mark.parametrize("model", ["session", "token"])

@@ -58,7 +58,7 @@ def test_killed_after_the_decision_and_nobody_publishes_again(tmp_path: Path, co
             version = table.transaction("load", 1)
             for number in range(PARTS):
                 version.stage(part_of(number), part=number, attempt=0)
-            with pytest.raises(scanner.ScannerError):
+            with pytest.raises(scanner.ServerUnavailable, match="during Publish"):
                 version.publish(dict.fromkeys(range(PARTS), 0))
         assert process.wait() == -signal.SIGKILL
     doctor = weir("doctor", tmp_path / "data")

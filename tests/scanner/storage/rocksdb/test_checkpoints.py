@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from scanner.errors import DataCorrupted, ScannerError, SnapshotLost, StoreFailed
+from scanner.errors import DataCorrupted, SnapshotLost, StoreFailed
 from scanner.storage.rocksdb import checkpoints
 from scanner.storage.rocksdb.config import Compression, StorageConfig
 from scanner.storage.rocksdb.store import RocksStore
@@ -106,7 +106,7 @@ def test_what_is_left_of_a_dropped_checkpoint_goes_with_the_next(tmp_path: Path)
 def test_a_disk_that_refuses_a_checkpoint_leaves_none(tmp_path: Path) -> None:
     """A checkpoint that could not be written is not there, now and after a restart, and its id is not used again."""
     with _store(tmp_path) as store:
-        with file_size_limit(300), pytest.raises(ScannerError):
+        with file_size_limit(300), pytest.raises(StoreFailed, match="raise the limit"):
             store.create_checkpoint("items", 0)
         assert store.checkpoints("items", 0) == []
     with RocksStore.open(tmp_path, _CONFIG) as store:
