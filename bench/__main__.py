@@ -312,7 +312,6 @@ def writes(output: Path | None, rounds: int, requests: int, rows: int, large: in
 )
 @_number("--crowd-rows", 50_000, "Concurrent: of the table.", least=8192)
 @_number("--far-rows", 10_000_000, "Far: of the table.", least=1000)
-@click.option("--thorough", is_flag=True, help="Growth: ten million rows; takes four minutes more.")
 @_rounds()
 @_number("--calls", 2000, "Calls: of a round.")
 def peers(
@@ -325,7 +324,6 @@ def peers(
     crowds: tuple[int, ...],
     crowd_rows: int,
     far_rows: int,
-    thorough: bool,
     rounds: int,
     calls: int,
 ) -> None:
@@ -334,7 +332,7 @@ def peers(
     Takes about fifteen minutes on two cores. Example: python -m bench peers --part concurrent --crowd 64 --rounds 3
     """
     from bench.harness.memory import touch_memory
-    from bench.questions.peers import PARTS, THOROUGH_ROWS, Scale, run
+    from bench.questions.peers import PARTS, Scale, run
 
     touch_memory()
     scale = Scale(
@@ -345,7 +343,6 @@ def peers(
         crowds=crowds or (1, 4, 16, 64),
         crowd_rows=crowd_rows,
         far_rows=far_rows,
-        growth_rows=THOROUGH_ROWS if thorough else rows,
         rounds=rounds,
         call_count=calls,
     )

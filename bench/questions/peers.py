@@ -78,7 +78,6 @@ if TYPE_CHECKING:
 Log = Callable[[str], object]
 PARTS: Final = ("scans", "tls", "cold", "first", "concurrent", "far", "growth", "calls")
 TEN_ROW_REPEATS: Final = 100
-THOROUGH_ROWS: Final = 10**7
 COLD_ROUNDS: Final = 3
 """At most: each starts seven servers."""
 
@@ -90,7 +89,7 @@ class Scale:
     parts: Sequence[str]
     """Of `PARTS`."""
     rows: int
-    """Of a table of narrow rows that is scanned whole; wide ones get an eighth of them."""
+    """Of the largest table of narrow rows; wide ones get an eighth of them."""
     widths: Sequence[str]
     """Names in `WIDTHS`."""
     buckets: Sequence[int]
@@ -99,8 +98,6 @@ class Scale:
     crowd_rows: int
     """Of the table that each of them reads, at least those of a writer's request."""
     far_rows: int
-    growth_rows: int
-    """Of the largest table."""
     rounds: int
     call_count: int
     """Calls of a round."""
@@ -174,7 +171,7 @@ def _far(scale: Scale, log: Log) -> tuple[object, list[Bar]]:
 
 
 def _growth(scale: Scale, log: Log) -> tuple[object, list[Bar]]:
-    found = growth.measure(scale.growth_rows, scale.rounds, log)
+    found = growth.measure(scale.rows, scale.rounds, log)
     measured = {"tables": [as_document(each) for each in found], "exponents": growth.exponents(found)}
     return measured, growth.judge(found)
 

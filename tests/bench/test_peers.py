@@ -136,7 +136,7 @@ def test_a_ticket_arrives_as_it_was_sent() -> None:
 def _scale(*parts: str) -> Scale:
     """Little of everything."""
     return Scale(
-        parts=parts, rows=9000, widths=("86",), buckets=(1,), crowds=(2,), crowd_rows=8192, far_rows=0, growth_rows=0,
+        parts=parts, rows=9000, widths=("86",), buckets=(1,), crowds=(2,), crowd_rows=8192, far_rows=0,
         rounds=1, call_count=0,
     )  # fmt: skip
 
