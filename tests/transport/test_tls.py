@@ -69,7 +69,7 @@ async def connected(
 async def test_calls_over_tls(version: ssl.TLSVersion, tmp_path: Path) -> None:
     """Calls of all sizes, many at once, in both versions of TLS."""
     context = client_tls(tmp_path)
-    context.maximum_version = version
+    context.minimum_version = context.maximum_version = version
     async with connected(server_tls(tmp_path), context) as client, trio.open_nursery() as nursery:
         for size in (0, 1, 5, 1_000, 16_384, 70_000, 3_000_000, 10) * 2:
             nursery.start_soon(functools.partial(check_echo, client, size=size))
