@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pytest
 import trio
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from scanner.client.scan import push_receiver
@@ -171,6 +171,21 @@ async def run(script: list[Step], columns: tuple[str, ...] = (), *, whole_commit
     return batches
 
 
+BEATS_IN_A_COMMIT: list[Step] = [
+    ("commit", 0, 1, 2),
+    ("commit", 0, 4, 3),
+    ("commit", 1, 1, 9),
+    ("send", 1, 1, 0),
+    ("send", 0, 3, 0),
+    *[("beat", 0, 0, 0), ("take", 0, 0, 0), ("take", 0, 0, 0), ("take", 0, 0, 0)],
+    *[("send", 0, 1, 0), ("beat", 0, 0, 0), ("take", 0, 0, 0), ("take", 0, 0, 0)],
+]
+"""Between two pieces of a commit, of which more is to come."""
+
+
+@example(BEATS_IN_A_COMMIT, (), False)
+@example(BEATS_IN_A_COMMIT, ("k",), False)
+@example(BEATS_IN_A_COMMIT, (), True)
 @given(steps, st.sampled_from([(), ("k",)]), st.booleans())
 def test_below_the_watermark_everything_was_handed_out(
     script: list[Step], columns: tuple[str, ...], whole_commits: bool
