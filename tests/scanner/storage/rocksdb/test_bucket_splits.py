@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import random
+import struct
 import tracemalloc
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from scanner.data.key_ranges import SplitWish, ranges_between
@@ -118,16 +120,24 @@ def test_an_index_of_long_keys_is_compressed(tmp_path: Path, compression: Compre
             assert file.size_bytes < 2 * sum(map(len, keys))
 
 
-@given(st.binary(max_size=100))
+@example(b"\xff" * 100)
+@given(st.binary(max_size=8))
 def test_octets_that_are_no_index(octets: bytes) -> None:
-    """They are a ValueError, now or when a sample is asked for."""
-    try:
-        index = SstIndex(octets)
-        for number in range(min(len(index), 50)):
-            index.key(number)
-            index.end_offset(number)
-    except ValueError:
-        pass
+    """Too few for an entry and its place, or fewer than they are said to be: a ValueError."""
+    with pytest.raises(ValueError, match="an index"):
+        SstIndex(octets)
+
+
+@given(st.binary(min_size=1, max_size=100), st.lists(st.integers(0, 120), min_size=1, max_size=20))
+def test_entries_that_are_none(octets: bytes, starts: list[int]) -> None:
+    """Each is taken for a key that stands there, or is a ValueError, wherever it is said to start."""
+    block = octets + struct.pack(f"<{len(starts)}II", *starts, len(starts))
+    index = SstIndex(block)
+    assert len(index) == len(starts)
+    for number, start in enumerate(starts):
+        with suppress(ValueError):
+            assert index.key(number) in block[start:]
+            assert index.end_offset(number) > 0
 
 
 @pytest.mark.parametrize("kept", [0, 10, 52, 53, 1000, -1, -53])
