@@ -25,13 +25,13 @@ class Bar:
 
 
 def at_least(name: str, value: float, least: float) -> Bar:
-    """A bar for what must not be smaller."""
-    return Bar(name, value, f">= {least}", value >= least)
+    """A bar for what must not be smaller; it is shown rounded, and judged as it is."""
+    return Bar(name, round(value, 3), f">= {least}", value >= least)
 
 
 def at_most(name: str, value: float, most: float) -> Bar:
-    """A bar for what must not be larger."""
-    return Bar(name, value, f"<= {most}", value <= most)
+    """A bar for what must not be larger; it is shown rounded, and judged as it is."""
+    return Bar(name, round(value, 3), f"<= {most}", value <= most)
 
 
 def none_of(name: str, count: int) -> Bar:

@@ -35,7 +35,7 @@ def as_document(measured: DataclassInstance) -> dict[str, Any]:
 
 def ratio(mine: Sequence[float], theirs: Sequence[float]) -> float:
     """The median of the rounds' ratios: each round's ways ran one after the other."""
-    return round(statistics.median([a / b for a, b in zip(mine, theirs, strict=True)]), 2)
+    return statistics.median([a / b for a, b in zip(mine, theirs, strict=True)])
 
 
 def exponent(times: Mapping[float, Sequence[float]]) -> float | None:

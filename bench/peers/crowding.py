@@ -179,7 +179,7 @@ def judge(found: Sequence[Crowded]) -> list[Bar]:
 def _crowd_bars(crowds: Sequence[Crowded], beside: str) -> list[Bar]:
     most = max(crowds, key=lambda each: each.scans)
     best = max(statistics.median(each.rows_per_s) for each in crowds)
-    share = round(statistics.median(most.rows_per_s) / best, 2)
+    share = statistics.median(most.rows_per_s) / best
     first = most.first_ms(0.99)
     return [
         at_most(f"{most.scans} scans{beside}, first batch, ms, p99", first, CROWD_FIRST_MS_MAX),

@@ -134,7 +134,7 @@ def bars(measured: list[Scanned]) -> list[Bar]:
         here = [each for each in measured if each.round_trip_ms == round_trip_ms]
         (sized,) = [each for each in here if each.credit == AUTO and not each.lags]
         best = max(each.mb_per_s for each in here if each.credit != AUTO and not each.lags)
-        share = round(sized.mb_per_s / best, 2)
+        share = sized.mb_per_s / best
         name = f"rate by itself, of the best fixed credit's, at {round_trip_ms} ms"
         found.append(at_least(name, share, RATE_SHARE_MIN))
         (lagging,) = [each for each in here if each.credit == AUTO and each.lags]

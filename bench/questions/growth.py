@@ -138,10 +138,8 @@ def bars(small: Grown, large: Grown) -> list[Bar]:
     judged = [none_of("scans with other rows", small.wrong + large.wrong)]
     for what, name in _OF_ALL_ROWS.items():
         ratio = (getattr(large, name) / large.rows) / (getattr(small, name) / small.rows)
-        judged.append(
-            at_most(f"{what}, of {large.rows} rows over {small.rows}, each row", round(ratio, 2), SLOWER_MAX)
-        )
-    memory = round(large.memory_bytes / small.memory_bytes, 2)
+        judged.append(at_most(f"{what}, of {large.rows} rows over {small.rows}, each row", ratio, SLOWER_MAX))
+    memory = large.memory_bytes / small.memory_bytes
     return [*judged, at_most("memory of the server, the same", memory, LARGER_MAX)]
 
 

@@ -154,7 +154,7 @@ def bars(found: list[Measured]) -> list[Bar]:
     """What must hold: the same rows and digests, and a fresh image several times as quick."""
     same = all(map(_is_same, found))
     fresh = found[0]
-    ratio = round(_rate(fresh.chosen) / _rate(fresh.row_store), 2)
+    ratio = _rate(fresh.chosen) / _rate(fresh.row_store)
     return [
         Bar("rows and digests from image and row store", same, "equal", same),
         at_least("fresh image, rows a second, by those of the row store", ratio, 2),
@@ -171,7 +171,7 @@ def filter_bars(found: list[Measured]) -> list[Bar]:
     """
     same = all(map(_is_same, found))
     skipping, scattered = (statistics.median(scan.server_cpu_s for scan in each.chosen) for each in found)
-    ratio = round(scattered / max(skipping, 1e-3), 1)
+    ratio = scattered / max(skipping, 1e-3)
     return [
         Bar("filtered rows and digests from image and row store", same, "equal", same),
         at_least("server's CPU where no block is ruled out, by that where most are", ratio, 2),
@@ -185,12 +185,12 @@ def _is_same(each: Measured) -> bool:
 
 
 def _slower(changed: Measured, fresh: Measured) -> Bar:
-    ratio, least = round(_rate(changed.chosen) / _rate(fresh.chosen), 2), FRESH_SHARE_MIN[changed.changed]
+    ratio, least = _rate(changed.chosen) / _rate(fresh.chosen), FRESH_SHARE_MIN[changed.changed]
     return at_least(f"{changed.changed}, rows a second, by those of a fresh image", ratio, least)
 
 
 def _quicker(each: Measured) -> Bar:
-    ratio = round(_rate(each.chosen) / _rate(each.row_store), 2)
+    ratio = _rate(each.chosen) / _rate(each.row_store)
     name = f"{each.changed}, read from {each.read_from}: rows a second, by those of the row store"
     return at_least(name, ratio, QUICKER_MIN)
 

@@ -102,7 +102,7 @@ def run(output: Path | None, console: Console, *, rows: int, rounds: int) -> lis
 
 def bars(found: list[Beside]) -> list[Bar]:
     """What must hold: a short scan hardly notices."""
-    ratio = round(_percentile(_scans(_SERVER, found), 99) / _percentile(_scans(_NOTHING, found), 99), 2)
+    ratio = _percentile(_scans(_SERVER, found), 99) / _percentile(_scans(_NOTHING, found), 99)
     what = "p99 of a ten-row scan while the server makes an image, by that while it does not"
     return [at_most(what, ratio, RATIO_MAX)]
 

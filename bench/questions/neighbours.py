@@ -147,7 +147,7 @@ def bars(measured: list[Measured]) -> list[Bar]:
     speeds = {row.neighbour: row.mb_per_second for row in measured}
     found = []
     for neighbour in (STALLED, SLOW):
-        ratio = round(speeds[neighbour] / speeds[ALONE], 3)
+        ratio = speeds[neighbour] / speeds[ALONE]
         name = f"speed of {FAST} streams beside a {neighbour} one / alone"
         found.append(at_least(name, ratio, RATIO_MIN))
     return found

@@ -203,7 +203,7 @@ def bars(idle: list[Idle], curve: list[Point]) -> list[Bar]:
         )
         for case in shared
     ]
-    ratio = round(curve[-1].open_us / curve[0].open_us, 2)
+    ratio = curve[-1].open_us / curve[0].open_us
     name = f"cost of call {curve[-1].n} on a connection / call {curve[0].n}"
     return [*found, at_most(name, ratio, FLAT_RATIO_MAX)]
 

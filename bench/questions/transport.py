@@ -354,7 +354,7 @@ def bars(measured: list[Measured]) -> list[Bar]:
         for row in measured:
             if (row.peer, row.message_bytes, row.streams, row.tls) == ("weir", message_bytes, 1, tls):
                 name = f"weir / grpcio at {message_bytes} B{' through TLS' if tls else ''}"
-                ratio = round(row.grpcio_ratio, 2)
+                ratio = row.grpcio_ratio
                 found.append(at_least(name, ratio, least))
     return found
 

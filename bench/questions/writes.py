@@ -337,7 +337,7 @@ def _bars(rates: dict[str, Rate], share: float, disks: dict[str, Disk]) -> list[
             at_most(f"octets on the disk for an inserted octet of {kind}", disks[kind].together, bound)
             for kind, bound in DISK_OVER_VALUES_MAX.items()
         ),
-        at_most("longest wait of a scan beside a commit, of the commit", round(share, 2), WAIT_SHARE_MAX),
+        at_most("longest wait of a scan beside a commit, of the commit", share, WAIT_SHARE_MAX),
     ]
 
 

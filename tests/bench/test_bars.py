@@ -15,7 +15,8 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from bench.__main__ import main
-from bench.harness.bars import Bar, write_json
+from bench.harness import spread
+from bench.harness.bars import Bar, at_least, at_most, write_json
 from bench.harness.errors import BenchFailed
 from bench.questions import abuse, image_building, tail
 
@@ -28,6 +29,13 @@ class Measured:
     """A figure."""
 
     rows: int
+
+
+def test_what_only_its_rounding_would_meet_is_missed() -> None:
+    """A figure is shown with three digits behind the point, and judged with all that it has."""
+    assert at_least("rate", 0.9496, 0.95) == Bar("rate", 0.95, ">= 0.95", ok=False)
+    assert at_most("time", 1.50004, 1.5) == Bar("time", 1.5, "<= 1.5", ok=False)
+    assert spread.ratio([1899.0, 1.0, 3.0], [2000.0, 1.0, 4.0]) < 0.95
 
 
 def test_the_json_has_bars_figures_and_machine(tmp_path: Path) -> None:

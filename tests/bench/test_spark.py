@@ -30,7 +30,7 @@ def test_the_rounds_are_compared_one_by_one() -> None:
     }
     found = {bar.name: (bar.value, bar.ok) for bar in judge({way: Measured(of) for way, of in rates.items()})}
     assert found == {
-        "2 tasks over one": (1.43, False),
+        "2 tasks over one": (1.429, False),
         "weir over ready batches, one task": (0.7, True),
         "weir over ready batches, 2 tasks": (0.5, False),
     }
