@@ -142,7 +142,9 @@ async def test_a_token_of_something_else_never_gets_to_storage(
             reader = TokenReader(catalog, at.tokens)
             with pytest.raises(ResumeTokenInvalid):
                 await reader.read(cut, query, principal, source=source, model=model)
-        assert catalog.asked == 0
+            assert catalog.asked == 0
+            await reader.read(cut, NAMED, "ann", source=LIVE, model=MODEL_PUSH)
+            assert catalog.asked > 0
 
 
 async def test_a_token_of_another_model_or_source_is_refused() -> None:
