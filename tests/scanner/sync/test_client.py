@@ -132,6 +132,14 @@ def test_closing_says_to_the_server_what_blocks_say_at_their_end(
     server: RunningServer, client: scanner.sync.Client, table: scanner.sync.Table
 ) -> None:
     """Blocks that are open, as in other threads, keep no lease, no session and no place in a group."""
+
+    def held() -> tuple[list[str], bool, tuple[str, ...]]:
+        return (
+            [each.lease_id for each in client.list_leases()],
+            "session" in [each.holder for each in client.list_snapshots("items")],
+            table.group("readers").members,
+        )
+
     other = scanner.sync.connect(server.endpoint)
     scan = other.table("items").new_scan()
     with ExitStack() as blocks:
@@ -140,11 +148,9 @@ def test_closing_says_to_the_server_what_blocks_say_at_their_end(
         next(blocks.enter_context(pages.execute()))
         changes = blocks.enter_context(scan.with_source("log").in_group("readers").execute())
         next(changes)
-        assert table.group("readers").members == (changes.member,)
+        assert held() == ([lease.id], True, (changes.member,))
         other.close()
-        assert lease.id not in [each.lease_id for each in client.list_leases()]
-        assert "session" not in [each.holder for each in client.list_snapshots("items")]
-        assert table.group("readers").members == ()
+        assert held() == ([], False, ())
 
 
 def test_reader_dropped_early_frees_the_server(server: RunningServer, table: scanner.sync.Table) -> None:
