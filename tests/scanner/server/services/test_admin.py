@@ -102,7 +102,7 @@ async def test_draining_by_a_call() -> None:
     async with open_server(filled_store(ROWS), config=SMALL) as server:
         async with scanner.connect(f"127.0.0.1:{server.port}") as admin:
             table = await admin.table("items")
-            async with table.new_scan().with_credit(1000).execute() as batches:
+            async with table.new_scan().with_credit(10_000).execute() as batches:
                 rows = (await anext(batches)).num_rows
                 begun = await admin.drain(3600)
                 await server.wait_draining()
