@@ -25,13 +25,12 @@ pytestmark = pytest.mark.rocks
 
 MIB = 1024 * 1024
 SMALL = StorageConfig(bucket_write_buffer_bytes=MIB, write_buffers_bytes=MIB)
-DRAW = random.Random(1)
 
 
 async def write(kept: Kept, table: str, rows: int) -> ServedBucket:
     """One commit of so many rows of a KiB, which no compression makes smaller."""
-    bucket = await kept.bucket(0, table)
-    names = pa.array([DRAW.randbytes(512).hex() for _ in range(rows)])
+    bucket, rng = await kept.bucket(0, table), random.Random(1)
+    names = pa.array([rng.randbytes(512).hex() for _ in range(rows)])
     batch = sample(range(rows)).set_column(1, "name", names)
     await bucket.submit(mutations(kept.store, table, batch)).wait_durable()
     return bucket

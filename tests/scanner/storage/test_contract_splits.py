@@ -40,11 +40,12 @@ SHAPES: dict[str, list[tuple[str, int]]] = {
 
 def keyed(store: Store, keys: Sequence[tuple[str, int]]) -> list[Mutation]:
     """Upserts of rows with these keys, whose padding does not compress."""
+    rng = random.Random(len(keys))
     batch = pa.record_batch(
         [
             pa.array([key[0] for key in keys], pa.string()),
             pa.array([key[1] % 2**63 for key in keys], pa.int64()),
-            pa.array([_RNG.randbytes(200) for _ in keys], pa.binary()),
+            pa.array([rng.randbytes(200) for _ in keys], pa.binary()),
         ],
         schema=KEYED.schema,
     )
@@ -57,7 +58,7 @@ def keyed_bucket(store: Store, keys: Sequence[tuple[str, int]]) -> Bucket:
     store.create_table(KEYED)
     bucket = store.bucket("keyed", 0)
     shuffled = list(keys)
-    _RNG.shuffle(shuffled)
+    random.Random(len(keys)).shuffle(shuffled)
     for start in range(0, len(shuffled), 5000):
         bucket.commit([keyed(store, shuffled[start : start + 5000])])
     return bucket
