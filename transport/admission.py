@@ -26,8 +26,6 @@ _FIRST_CALL_BYTES: Final = 256 * 1024
 """What is read of it: its window and its headers are less. Who sends more is turned away at once."""
 _TOLD_MAX: Final = 100
 """Connections that are being turned away in words. More are closed without any."""
-_LOGGED_S: Final = 10.0
-"""One line of the log in so many seconds, while connections are turned away: it costs a peer no more to be."""
 _FIRST_WORDS_S: Final = 0.25
 """How long a new connection is listened to before we speak. A client speaks as soon as it is connected."""
 _FIRST_WORDS_BYTES: Final = 8
@@ -50,7 +48,6 @@ class Admission:
         self._connections_max = connections_max
         self._connections = 0
         self._being_told = 0
-        self._silent_until = -math.inf
         self.turned_away = 0
         """Connections that were not taken, in all."""
 
@@ -63,14 +60,6 @@ class Admission:
             yield room
         finally:
             self._connections -= room
-
-    def worth_a_line(self) -> bool:
-        """Whether the log is to say that a connection is turned away; it says so now and then."""
-        now = trio.current_time()
-        if now < self._silent_until:
-            return False
-        self._silent_until = now + _LOGGED_S
-        return True
 
     async def turn_away(self, stream: trio.abc.Stream, *, secured: bool) -> None:
         """Answer a connection above the limit: in plaintext by GOAWAY, which TLS would need a handshake for."""

@@ -18,6 +18,7 @@ from transport.byte_streams import PORT_MAX, byte_stream, host_port, keep_short
 from transport.config import TransportConfig
 from transport.driver import Driver
 from transport.errors import CallFailed, ConnectionLost, StatusCode, TransportError
+from transport.log_rate import LineRate, RatedLog
 from transport.protocol.connection import ConnectionCore
 from transport.statistics import ServerStatistics
 from transport.stream import ServerStream
@@ -38,8 +39,6 @@ UnaryHandler = Callable[[Any, ServerStream], Awaitable[bytes]]
 _StreamT = TypeVar("_StreamT", bound=trio.abc.Stream)
 
 _log = logging.getLogger("weir.transport")
-_ACCEPT_FAILURES_LOGGED_S = 10.0
-"""One line in so many seconds, while connections cannot be accepted."""
 
 
 class _OneLine(logging.Filter):
@@ -47,15 +46,12 @@ class _OneLine(logging.Filter):
 
     def __init__(self) -> None:
         super().__init__()
-        self._silent_until = 0.0
+        self._rate = LineRate()
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Let a line through now and then, without its traceback."""
-        if record.created < self._silent_until:
-            return False
-        self._silent_until = record.created + _ACCEPT_FAILURES_LOGGED_S
         record.exc_info = None
-        return True
+        return self._rate.due(record.created)
 
 
 logging.getLogger("trio.serve_listeners").addFilter(_OneLine())
@@ -99,6 +95,7 @@ class Server:
         self._config = config
         self._drivers: set[Driver] = set()
         self._tally = Tally()
+        self._rated_log = RatedLog(_log)
         self._connections_accepted = 0
         self.admission = Admission(config.connections_max)
         self._accepting = trio.CancelScope()
@@ -180,7 +177,7 @@ class Server:
         if not await speaks_http_1(stream.socket):
             await self.handle_connection(stream)
             return
-        _log.info("connection of %s refused: its client speaks HTTP/1", _peer_name(stream))
+        self.log_refused("connection of %s refused", _peer_name(stream), "its client speaks HTTP/1")
         await refuse_http_1(stream)
 
     async def handle_tls(self, stream: trio.SocketStream, context: ssl.SSLContext) -> None:
@@ -193,7 +190,7 @@ class Server:
         except (ConnectionLost, trio.TooSlowError) as error:
             # The text alone: a frame and an error that hold each other keep what OpenSSL is to forget.
             why = "it took too long" if isinstance(error, trio.TooSlowError) else str(error)
-            _log.info("TLS handshake with %s failed: %s", peer, why)
+            self.log_refused("TLS handshake with %s failed", peer, why)
             secured.close()
             return
         except BaseException:
@@ -225,9 +222,14 @@ class Server:
                 self._answer_lost(driver, None)
                 self._idle.unpark_all()
                 calls.cancel_scope.cancel()
-        # What we have ended is for the operator, too: a client of something else, or one that breaks a rule.
-        level = logging.INFO if core.refusal else logging.DEBUG
-        _log.log(level, "connection of %s ended: %s", peer, core.shutdown.failure)
+        if core.refusal:
+            self.log_refused("connection of %s ended", peer, str(core.shutdown.failure))
+        else:
+            _log.debug("connection of %s ended: %s", peer, core.shutdown.failure)
+
+    def log_refused(self, what: str, peer: str, why: str) -> None:
+        """Tell the operator of a client of something else, or of one that breaks a rule; see `RatedLog.info`."""
+        self._rated_log.info(trio.current_time(), what, peer, why)
 
     def _call_ended(self, driver: Driver, stream: Stream) -> None:
         self._tally.stream_ended(stream)
@@ -358,10 +360,7 @@ async def _admit(
             if room:
                 await serve_one(stream)
             else:
-                if server.admission.worth_a_line():
-                    count = server.admission.turned_away + 1
-                    text = "connection of %s turned away: too many connections; %d so far"
-                    _log.info(text, _peer_name(stream), count)
+                server.log_refused("connection of %s turned away", _peer_name(stream), "too many connections")
                 await server.admission.turn_away(stream, secured=secured)
     except Exception:
         # A defect of ours, found by one peer, must not end the connections of the others.

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import errno
 import logging
+import re
 from contextlib import AsyncExitStack
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ import trio.testing
 from bench.simulation.network import Network
 from bench.simulation.pipes import Line
 from tests.support import wire
+from tests.support.certificates import server_tls
 from tests.support.configs import TINY
 from tests.support.faults import RawPeer, memory_pair, memory_server
 from tests.transport.test_shell import check_echo, echo
@@ -33,6 +36,7 @@ from transport import (
     unary,
 )
 from transport.errors import ErrorCode
+from transport.log_rate import LineRate, RatedLog
 from transport.protocol.connection import ConnectionCore
 
 
@@ -508,7 +512,7 @@ async def test_want_of_descriptors_is_one_line(
     """Connections that cannot be accepted are tried again, and logged now and then, without a traceback."""
     (now_and_then,) = logging.getLogger("trio.serve_listeners").filters
     # Another test of this process may have been told a moment ago.
-    monkeypatch.setattr(now_and_then, "_silent_until", 0.0)
+    monkeypatch.setattr(now_and_then, "_rate", LineRate())
     listener = FullListener()
     async with serve({}, listener=listener):
         await listener.refused_often.wait()
@@ -550,8 +554,76 @@ async def test_a_connection_too_many_is_told_so_behind_its_first_call(
             await trio.testing.wait_all_tasks_blocked()
     lines = [line for line in caplog.messages if "turned away" in line]
     assert lines == [
-        f"connection of memory turned away: too many connections; {count} so far" for count in (1, 203)
+        f"connection of memory turned away: too many connections{more}"
+        for more in ("", "; 201 more like it since the last line")
     ]
+
+
+async def test_a_broken_rule_has_a_line_now_and_then(
+    mock_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """However often clients break one, the log has one line in ten seconds; another rule has its own."""
+    caplog.set_level(logging.INFO, "weir.transport")
+    network = Network(lambda _connection, _fault: None)
+
+    async def break_a_rule(octets: bytes) -> None:
+        async with await network.dial("one", Line()) as connection:
+            await connection.send_all(wire.PREFACE + wire.settings() + octets)
+            while await connection.receive_some():
+                pass
+        await trio.testing.wait_all_tasks_blocked()
+
+    async with serve({}, listener=network.listen()):
+        for _ in range(3):
+            await break_a_rule(wire.data(0, b"of no stream"))
+        await break_a_rule(wire.ping(b"short"))
+        mock_clock.jump(10)
+        await break_a_rule(wire.data(0, b"of no stream"))
+    lines = [line.removeprefix("connection of memory ended: ") for line in caplog.messages]
+    data, ping, again = lines
+    assert ping != data
+    assert again == f"{data}; 2 more like it since the last line"
+
+
+async def test_plaintext_at_a_tls_port_has_a_line_now_and_then(
+    tmp_path: Path, mock_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Handshakes that fail, and requests in HTTP/1, are logged so, too."""
+    caplog.set_level(logging.INFO, "weir.transport")
+
+    async def ask(server: Server) -> None:
+        async with await trio.open_tcp_stream(server.host, server.port) as raw:
+            await raw.send_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+            while await raw.receive_some():
+                pass
+
+    for tls in (server_tls(tmp_path), None):
+        async with serve({}, ssl_context=tls) as server:
+            for _ in range(3):
+                await ask(server)
+            mock_clock.jump(10)
+            await ask(server)
+    assert [re.sub(r"127.0.0.1:\d+", "PEER", line) for line in caplog.messages] == [
+        "TLS handshake with PEER failed: the peer does not speak TLS",
+        "TLS handshake with PEER failed: the peer does not speak TLS; 2 more like it since the last line",
+        "connection of PEER refused: its client speaks HTTP/1",
+        "connection of PEER refused: its client speaks HTTP/1; 2 more like it since the last line",
+    ]
+
+
+def test_lines_of_many_kinds_are_one_kind(caplog: pytest.LogCaptureFixture) -> None:
+    """A peer that brings about ever new reasons fills neither the log nor the memory; numbers make no new kind."""
+    caplog.set_level(logging.INFO, "weir.transport")
+    log = RatedLog(logging.getLogger("weir.transport"))
+    for number in range(1000):
+        log.info(0, "connection of %s ended", "peer", "x" * number)
+        log.info(0, "connection of %s ended", "peer", f"stream {number}")
+    assert len(caplog.messages) == 65
+    assert len([line for line in caplog.messages if "stream" in line]) == 1
+    log.info(9.9, "connection of %s ended", "peer", "x" * 1000)
+    assert len(caplog.messages) == 65
+    log.info(10, "connection of %s ended", "peer", "x" * 1001)
+    assert caplog.messages[-1].endswith("; 937 more like it since the last line")
 
 
 async def test_a_connection_too_many_that_sends_much_is_turned_away_at_once(
