@@ -20,6 +20,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from scanner.errors import DataCorrupted, DiskFull, ScannerError, StoreClosed, StoreFailed, TooManyFiles
+from scanner.storage.rocksdb.database import flush_database
 from scanner.storage.rocksdb.files import require_directory
 from scanner.storage.rocksdb.manifest_length import write_manifest_length
 
@@ -259,6 +260,11 @@ class Lifetime:
         except StoreFailed:
             # No flush: its file would go into the directory that has the path now, and its name into this MANIFEST.
             database.rocks.cancel_all_background(False)
+        else:
+            if not database.read_only:
+                # Closing does it, too, and holds the interpreter's lock meanwhile.
+                with suppress(ScannerError):  # As `Database.close` has it.
+                    flush_database(database)
         database.close()
         if not database.read_only:  # Closing flushes one family after another.
             with suppress(ScannerError):

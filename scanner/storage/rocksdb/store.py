@@ -16,9 +16,10 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from scanner.data.keys import KeyCodec
 from scanner.data.rows import RowCodec, keys_of_rows
@@ -86,6 +87,8 @@ if TYPE_CHECKING:
     from scanner.storage.rocksdb.snapshot import RocksSnapshot
 
 _logger = logging.getLogger(__name__)
+_CLOSED_AT_ONCE: Final = 8
+"""Buckets that are closed at once when the store is; more are hardly faster, and each may flush a memtable."""
 
 
 class RocksStore:
@@ -346,7 +349,9 @@ class RocksStore:
             return
         try:
             with self._space.in_need():
-                for table in list(self._tables.values()):
+                tables = list(self._tables.values())
+                _close_several([bucket for table in tables for bucket in list(table.buckets.values())])
+                for table in tables:
                     with table.opening:  # What is opened behind it finds the store closed.
                         table.close()
         finally:
@@ -423,6 +428,16 @@ class RocksStore:
             _logger.warning("table %r has columns that the catalog did not name; now it does", name)
             self._save(self._catalog.with_table(found))
             table.use(found)
+
+
+def _close_several(buckets: list[RocksBucket]) -> None:
+    """Close them, several at once: each waits for the disk, and rocksdict lets other threads run meanwhile."""
+    try:
+        with ThreadPoolExecutor(_CLOSED_AT_ONCE) as threads:
+            for closed in [threads.submit(bucket.close) for bucket in buckets]:
+                closed.result()
+    except RuntimeError as error:  # At a limit of threads. Their tables close what is left, one by one.
+        _logger.debug("buckets are closed one by one: %s", error)
 
 
 class _OpenTable:

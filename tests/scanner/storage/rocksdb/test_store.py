@@ -29,6 +29,7 @@ from scanner.errors import (
     TooManyFiles,
 )
 from scanner.storage.rocksdb import bucket as rocks_bucket
+from scanner.storage.rocksdb import database as rocks_database
 from scanner.storage.rocksdb.bucket import RocksBucket
 from scanner.storage.rocksdb.catalog import load_catalog
 from scanner.storage.rocksdb.config import StorageConfig
@@ -113,6 +114,75 @@ def test_a_bucket_is_closed_while_a_compaction_begins(tmp_path: Path) -> None:
         thread.join(_WAIT_S)
         assert not thread.is_alive()
     assert [type(each) for each in refused] == [StoreClosed]
+
+
+def _watch_closing(monkeypatch: pytest.MonkeyPatch, watch: Callable[[Database], None]) -> None:
+    """Show each database that is closed, before it is."""
+    close = rocks_database.Database.close
+
+    def watched(database: Database) -> None:
+        watch(database)
+        close(database)
+
+    monkeypatch.setattr(rocks_database.Database, "close", watched)
+
+
+def test_buckets_of_all_tables_are_closed_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of four is being closed while the others are: one by one, hundreds take seconds."""
+    all_four = threading.Barrier(4, timeout=_WAIT_S)
+    store = RocksStore.open(tmp_path)
+    for name in "ab":
+        store.create_table(replace(ITEMS, name=name, buckets=2))
+        for index in range(2):
+            store.bucket(name, index).commit([[put(1, name)]])
+    with monkeypatch.context() as patch:
+        _watch_closing(patch, lambda _database: cast("None", all_four.wait()))
+        store.close()
+    with RocksStore.open(tmp_path) as store:
+        assert [contents(store.bucket(name, index)) for name in "ab" for index in range(2)] == [
+            {1: "a"},
+            {1: "a"},
+            {1: "b"},
+            {1: "b"},
+        ]
+
+
+def test_without_threads_buckets_are_closed_one_by_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At a limit of threads, in the middle of it, too: every directory is free afterwards."""
+    store = RocksStore.open(tmp_path)
+    store.create_table(replace(ITEMS, buckets=5))
+    for index in range(5):
+        store.bucket("items", index).commit([[put(1, "a")]])
+    start, started = threading.Thread.start, 0
+
+    def start_two(thread: threading.Thread) -> None:
+        nonlocal started
+        started += 1
+        if started > 2:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", start_two)
+        store.close()
+    assert started == 3
+    with RocksStore.open(tmp_path) as store:
+        assert all(contents(store.bucket("items", index)) == {1: "a"} for index in range(5))
+
+
+def test_a_bucket_is_flushed_before_it_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rocksdict flushes what it closes, and nothing else in the process runs meanwhile."""
+    unflushed: list[int] = []
+    store = RocksStore.open(tmp_path)
+    store.create_table(ITEMS)
+    store.bucket("items", 0).commit([[put(number, "x" * 1000) for number in range(1000)]])
+    assert store.bucket("items", 0).unflushed_bytes > 1_000_000
+    _watch_closing(monkeypatch, lambda database: unflushed.append(rocks_database.unflushed_bytes(database)))
+    store.close()
+    assert len(unflushed) == 1
+    assert unflushed[0] < 100_000  # Memtables that are empty.
 
 
 def test_a_second_server_is_told_who_has_the_directory(tmp_path: Path) -> None:
