@@ -17,7 +17,7 @@ from urllib.parse import unquote_to_bytes
 
 from hpack import NeverIndexedHeaderTuple
 
-from transport.errors import AnswerCut, AnswerRefused, CallFailed, NotGrpc, StatusCode
+from transport.errors import AnswerCut, CallFailed, NotGrpc, StatusCode
 from transport.protocol.stalls import StallTimes
 
 MetadataValue = str | bytes
@@ -194,17 +194,15 @@ def parse_request(headers: Sequence[tuple[bytes, bytes]], *, list_bytes_max: flo
 
 
 def parse_response(headers: Sequence[tuple[bytes, bytes]]) -> CallFailed | None:
-    """Read the fields that start an answer; an answer that is not gRPC's is a failure."""
+    """Read the fields that start an answer; an answer that is not gRPC's is a failure.
+
+    A `grpc-encoding` is none: which messages have it, they say themselves (`MessageAssembler`), and the status counts.
+    """
     fields = dict(headers)
     http_status = _integer(fields.get(b":status", b""))
     if http_status == 200 and _is_grpc(fields.get(b"content-type", b"")):
-        encoding = fields.get(b"grpc-encoding", b"identity")
-        if encoding == b"identity":
-            # A proxy may end an answer of trailers alone by an empty DATA frame behind them.
-            return parse_trailers(headers) if b"grpc-status" in fields else None
-        return AnswerRefused(
-            StatusCode.INTERNAL, f"answer in grpc-encoding {encoding!r}, which was not accepted"
-        )
+        # A proxy may end an answer of trailers alone by an empty DATA frame behind them.
+        return parse_trailers(headers) if b"grpc-status" in fields else None
     if b"grpc-status" in fields:
         return parse_trailers(headers)
     status = _STATUS_OF_HTTP.get(http_status or 0, StatusCode.UNKNOWN)

@@ -196,7 +196,9 @@ class Outbound:
         """Refuse a message that we do not take: a server says so with a status, a client cancels."""
         if self._client:
             failure: CallFailed = AnswerRefused(error.status, error.message)
-            if error.status is StatusCode.INTERNAL:
+            if error.status is StatusCode.UNIMPLEMENTED:  # Compressed: at a client gRPC calls it so.
+                failure = AnswerRefused(StatusCode.INTERNAL, error.message)
+            elif error.status is StatusCode.INTERNAL:
                 # It is no message: Apache httpd puts a page behind what it has of an answer that is cut.
                 failure = AnswerCut(error.status, f"the answer is malformed: {error.message}")
             self.reset_because(stream, ErrorCode.CANCEL, failure)

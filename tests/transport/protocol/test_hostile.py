@@ -12,6 +12,7 @@ from tests.support.pair import Peer, drain_messages, request
 from transport.config import TransportConfig
 from transport.errors import (
     AnswerCut,
+    AnswerRefused,
     CallFailed,
     ErrorCode,
     RemoteProtocolError,
@@ -419,11 +420,23 @@ ANSWERS: dict[str, tuple[bytes, type[Exception], str]] = {
         "malformed: message flag is 60",
     ),
     "compressed answer": (
-        wire.headers(1, wire.RESPONSE) + wire.data(1, b"\1\0\0\0\1x"),
-        CallFailed,
-        "no encoding was agreed",
+        wire.headers(1, [*wire.RESPONSE, ("grpc-encoding", "gzip")]) + wire.data(1, b"\1\0\0\0\1x"),
+        AnswerRefused,
+        "^INTERNAL: compressed message, and no encoding was agreed",
     ),
 }
+
+
+def test_an_answer_that_names_an_encoding_and_does_not_use_it() -> None:
+    """Its messages are read, and its status counts."""
+    peer = Peer(client=True)
+    stream = client_call(peer)
+    peer.send(wire.headers(1, [*wire.RESPONSE, ("grpc-encoding", "gzip")]))
+    peer.send(wire.data(1, wire.message(b"plain")))
+    peer.send(wire.headers(1, [("grpc-status", "5"), ("grpc-message", "no table")], end=True))
+    assert stream.next_message() == b"plain"
+    with pytest.raises(CallFailed, match="NOT_FOUND: no table"):
+        stream.next_message()
 
 
 @pytest.mark.parametrize(("octets", "kind", "text"), ANSWERS.values(), ids=ANSWERS)
