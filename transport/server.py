@@ -390,8 +390,11 @@ class _Call:
         return self._stream.handler_scope.cancel_called
 
     def begin(self) -> None:
-        """Run the handler in a task of its own, unless the call is over."""
-        if self.over:
+        """Run the handler in a task of its own, unless the call is over, or out of time."""
+        late = self._deadline <= trio.current_time()
+        if late and not self.over:
+            _end_late(self._stream)  # A handler that waits for nothing would answer.
+        if late or self.over:
             self.drop()
             return
         self._driver.call_starts.begun()
@@ -429,13 +432,17 @@ async def _run_handler(handler: Handler, stream: ServerStream, driver: Driver, d
         _end_failed(stream, error)
     else:
         if timer.cancelled_caught:
-            limit_s = stream.head.timeout_s
-            stream.end_call(StatusCode.DEADLINE_EXCEEDED, f"{stream.path} took longer than {limit_s:g} s")
+            _end_late(stream)
         else:
             stream.end_call()
     finally:
         driver.call_starts.ended()
         stream.handler_ended()
+
+
+def _end_late(stream: ServerStream) -> None:
+    limit_s = stream.head.timeout_s
+    stream.end_call(StatusCode.DEADLINE_EXCEEDED, f"{stream.path} took longer than {limit_s:g} s")
 
 
 def _end_failed(stream: ServerStream, error: Exception) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Awaitable, Callable
 
+import hpack
 import pytest
 import trio
 import trio.testing
 
+from tests.support import wire
 from tests.support.configs import TINY
-from tests.support.faults import memory_pair
+from tests.support.faults import memory_pair, memory_server
 from transport import (
     AnswerCut,
     CallFailed,
@@ -212,6 +214,30 @@ async def test_what_is_left_of_a_deadline_may_be_less_than_nothing() -> None:
             async with client.open_stream("/echo", timeout_s=-0.5) as stream:
                 await stream.receive()
         await check_echo(client)
+
+
+async def test_a_call_without_time_does_not_begin() -> None:
+    """A handler that waits for nothing would do its work, and answer in time."""
+    begun: list[str] = []
+
+    async def at_once(stream: ServerStream) -> None:
+        begun.append(stream.path)
+
+    async with memory_server({"/test.Test/Method": at_once}) as memory:
+        peer = memory.peer
+        await peer.send(wire.PREFACE, wire.settings())
+        for stream_id, timeout in ((1, "0S"), (3, "1n"), (5, "0H")):
+            await peer.send(wire.headers(stream_id, [*wire.REQUEST, ("grpc-timeout", timeout)], end=True))
+        found = await peer.settle()
+        assert begun == []
+        decoder = hpack.Decoder()
+        answers = [dict(decoder.decode(answer.payload)) for answer in wire.only(found, wire.HEADERS)]
+        assert [answer["grpc-status"] for answer in answers] == ["4"] * 3
+        await peer.send(wire.headers(7, [*wire.REQUEST, ("grpc-timeout", "1H")], end=True))
+        await peer.settle()
+        assert begun == ["/test.Test/Method"]
+        assert memory.server.statistics().streams == 0
+        assert memory.server.statistics().totals.streams == 4
 
 
 async def test_stalled_consumer_stops_nothing_else() -> None:
