@@ -288,6 +288,7 @@ class _Ending:
                 self.asked.set()
                 if not self.serves:
                     self._drained = True  # There is nothing to drain.
+                    _remark("weir: ending; it had not started to serve")
                     self.start.cancel()
                 continue
             if number == self.first == signal.SIGHUP:

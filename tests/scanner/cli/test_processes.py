@@ -194,7 +194,9 @@ main(["serve", "--port", "0", "--data", {str(tmp_path / "data")!r}])
                 server.send_signal(signal.SIGINT)
             assert server.wait(TIMEOUT_S) == (0 if closes else 130)
             assert server.stdout.read() == ""
-            assert server.stderr.read() == ("" if closes else "weir: interrupted\n")
+            assert server.stderr.read() == (
+                "weir: ending; it had not started to serve\n" + ("" if closes else "weir: interrupted\n")
+            )
         finally:
             server.kill()
     with serving(tmp_path / "data"):
