@@ -330,7 +330,7 @@ class ImageKeeper:
                 begun_at, written = trio.current_time(), self._catalog.activity.commit_writes
                 more = builder.read()
                 if writer.bytes_max - writer.size_bytes < _ROOM_BYTES:
-                    await self._make_room(making.path)
+                    await self._make_room(making.path, writer.size_bytes + _ROOM_BYTES)
                     writer.bytes_max = min(disk_bytes, self._allowed(making.path))
                 await self._run_blocking(builder.write)
                 making.rows = builder.rows_written
@@ -360,15 +360,17 @@ class ImageKeeper:
             raise DiskFull("the disk is too full for an image; make room, and try again")
         return disk.free_bytes // 2
 
-    async def _make_room(self, path: Path) -> None:
-        """Remove one image that no scan reads any more, if there is one, for another one that gets longer."""
+    async def _make_room(self, path: Path, wanted_bytes: int) -> None:
+        """Remove images that no scan reads any more, as far as it takes, for another one that gets longer."""
         for each in self._least_useful(trio.current_time() - UNUSED_S):
+            if self._allowed(path) >= wanted_bytes:
+                break
             if each != path:
                 await self._give_up(each, "another one needs its room")
-                break
 
     def _allowed(self, path: Path) -> int:
-        others = sum(size for each, size in self._files.items() if each != path)
+        own = (path, path.with_name(path.name + UNFINISHED))
+        others = sum(size for each, size in self._files.items() if each not in own)
         return self._config.image_disk_bytes_max - others
 
     def _least_useful(self, unused_since: float) -> list[Path]:

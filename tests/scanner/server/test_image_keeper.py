@@ -368,6 +368,48 @@ async def test_an_image_that_is_not_used_makes_room(
         assert (await at.scan())[0] is ReadSource.NOW
 
 
+async def test_as_many_images_as_it_takes_make_room(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    """For the first block of another one, too. One that was read stays, and what the others took is free again."""
+    async with serving(tmp_path) as at:
+        await at.create("large", rows=4 * ROWS)
+        await at.make("large")
+        bound = at.images.disk_bytes + 1000
+        await at.images.drop(await at.catalog.table("large"), 0)
+        for name in "abcd":
+            await at.create(name, rows=ROWS)
+            await at.make(name)
+    async with serving(tmp_path, replace(CONFIG, image_disk_bytes_max=bound)) as at:
+        autojump_clock.jump(UNUSED_S)
+        await at.make("large")
+        assert at.images.disk_bytes == bound - 1000
+        # Nothing is left of the bound until that one has not been read for an hour.
+        with pytest.raises(DiskFull, match="image_disk_bytes_max"):
+            await at.make("a")
+        assert (await at.scan("large"))[0] is ReadSource.IMAGE
+        await at.images.drop(await at.catalog.table("large"), 0)
+        await at.make("a")
+        assert files(tmp_path) == ["0000.image"]
+
+
+async def test_an_image_that_is_looked_at_while_it_is_made_does_not_count_twice(tmp_path: Path) -> None:
+    """What is written of it is its own, and not another image's."""
+    async with serving(tmp_path) as at:
+        await at.create(rows=16 * ROWS)
+        await at.make()
+        taken = at.images.disk_bytes
+    async with serving(tmp_path, replace(CONFIG, image_disk_bytes_max=taken + 1000)) as at:
+
+        async def look() -> None:
+            await at.images.look()
+            at.when_begun.append(look)
+
+        at.when_begun.append(look)
+        await at.make()
+        assert at.images.disk_bytes == taken
+
+
 async def test_images_give_way_to_rows(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
     """The one that was read last goes last; what is being made is given up, and nothing is made for a while."""
     async with serving(tmp_path) as at:
