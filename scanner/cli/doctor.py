@@ -24,6 +24,7 @@ from rich.progress import (
 from rich.table import Column
 
 from scanner.cli.app import CommandUnreadable, example, is_terminal, takes_colour
+from scanner.cli.units import counted
 from scanner.errors import ScannerError
 from scanner.escapes import escaped
 from scanner.server.inspection import Inspection
@@ -87,8 +88,11 @@ def _print_summary(counts: Counts, severities: dict[Severity, int], as_json: boo
     if as_json:
         click.echo(json.dumps({"summary": {**dataclasses.asdict(counts), **found}}))
         return
-    looked = ", ".join(f"{number} {what}" for what, number in dataclasses.asdict(counts).items())
-    click.echo(f"{', '.join(f'{number} {what}' for what, number in found.items())} in {looked}")
+    told = [
+        ", ".join(counted(number, what.removesuffix("s")) for what, number in each.items())
+        for each in (found, dataclasses.asdict(counts))
+    ]
+    click.echo(" in ".join(told))
 
 
 def _layout() -> tuple[ProgressColumn, ...]:

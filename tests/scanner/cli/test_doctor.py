@@ -41,7 +41,7 @@ def test_a_directory_that_was_served(tmp_path: Path, weir_here: Weir) -> None:
     whole = weir_here("doctor", data)
     assert (whole.returncode, whole.stderr) == (0, "")
     assert whole.stdout == (
-        "0 errors, 0 warnings, 0 notes in 1 tables, 3 buckets, 3 checkpoints, 2 documents, 2000 rows, 2020 changes\n"
+        "0 errors, 0 warnings, 0 notes in 1 table, 3 buckets, 3 checkpoints, 2 documents, 2000 rows, 2020 changes\n"
     )
     (file,) = data.glob("tables/*/0001/MANIFEST-*")
     flip(file, 60)
@@ -50,7 +50,7 @@ def test_a_directory_that_was_served(tmp_path: Path, weir_here: Weir) -> None:
     error, summary = damaged.stdout.splitlines()
     assert error.startswith(f"error {file.parent.relative_to(data)}: ")
     assert "; lost: every row and change of the bucket; do: restore a backup" in error
-    assert summary.startswith("1 errors, ")
+    assert summary.startswith("1 error, ")
     as_json = weir_here("doctor", data, "--json")
     first, last = map(json.loads, as_json.stdout.splitlines())
     assert (as_json.returncode, first["severity"], last["summary"]["errors"]) == (1, "error", 1)
