@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -74,6 +75,13 @@ def test_a_note_stands_above_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
         progress.refresh()
         note("the server is gone")
     assert b"\r\x1b[2Kthe server is gone\n" in shown.getvalue()
+
+
+def test_without_docstrings_a_command_says_what_it_does() -> None:
+    """Its help is what the group's help says of it."""
+    command = [sys.executable, "-OO", "-m", "scanner.cli", "scan", "--help"]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert shown.startswith("Usage: weir scan [OPTIONS] TABLE\n\n  Read a table.\n\nOptions:\n")
 
 
 def test_help_fits_a_terminal() -> None:
