@@ -231,8 +231,10 @@ async def test_a_call_without_time_does_not_begin() -> None:
         found = await peer.settle()
         assert begun == []
         decoder = hpack.Decoder()
-        answers = [dict(decoder.decode(answer.payload)) for answer in wire.only(found, wire.HEADERS)]
-        assert [answer["grpc-status"] for answer in answers] == ["4"] * 3
+        answers = [
+            list(decoder.decode(answer.payload, raw=True)) for answer in wire.only(found, wire.HEADERS)
+        ]
+        assert [(b"grpc-status", b"4") in fields for fields in answers] == [True] * 3
         await peer.send(wire.headers(7, [*wire.REQUEST, ("grpc-timeout", "1H")], end=True))
         await peer.settle()
         assert begun == ["/test.Test/Method"]
