@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
@@ -432,12 +432,12 @@ class RocksStore:
 
 def _close_several(buckets: list[RocksBucket]) -> None:
     """Close them, several at once: each waits for the disk, and rocksdict lets other threads run meanwhile."""
-    try:
-        with ThreadPoolExecutor(_CLOSED_AT_ONCE) as threads:
-            for closed in [threads.submit(bucket.close) for bucket in buckets]:
-                closed.result()
-    except RuntimeError as error:  # At a limit of threads. Their tables close what is left, one by one.
-        _logger.debug("buckets are closed one by one: %s", error)
+    with ThreadPoolExecutor(_CLOSED_AT_ONCE) as threads:
+        closing: list[Future[None]] = []
+        with suppress(RuntimeError):  # At a limit of threads: their tables close the rest, one by one.
+            closing.extend(threads.submit(bucket.close) for bucket in buckets)
+    for closed in closing:
+        closed.result()
 
 
 class _OpenTable:
