@@ -564,3 +564,22 @@ async def test_a_lease_of_another_offset_than_its_checkpoint_is_not_kept(
         assert kept.maintenance.leases.get(REPORT) is None
         assert "is as of offset 5, and the lease of 4" in caplog.text
         assert [len((await kept.bucket(index)).pins) for index in range(BUCKETS)] == [0, 0, 0]
+
+
+@pytest.mark.parametrize("choice", [Choice.LOG, Choice.NEW])
+async def test_a_lease_of_another_history_is_not_kept(
+    store: Store, choice: Choice, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A bucket was put back from a copy that was written to: at the offset of the lease it has other rows."""
+    async with open_maintenance(store) as kept:
+        await kept.write(range(5))
+        await kept.acquire("report", target(choice, 0))
+        history = (await kept.bucket(0)).storage.lineage.newest.hex().encode()
+    content = store.read_document(LEASES_DOCUMENT)
+    assert content is not None
+    assert history in content
+    store.write_document(LEASES_DOCUMENT, content.replace(history, b"ab" * 16))
+    async with open_maintenance(store) as kept:
+        assert kept.maintenance.leases.get(REPORT) is None
+        assert "what the lease keeps is as of 5 of another history" in caplog.text
+        assert len((await kept.bucket(0)).pins) == 0

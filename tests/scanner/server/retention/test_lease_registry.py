@@ -204,6 +204,21 @@ def test_what_is_forgotten_may_have_been() -> None:
         assert len(read.frozen_ended().leases) == 1000
 
 
+def test_a_lease_that_was_found_to_have_expired_late_makes_nothing_known_again() -> None:
+    """Its end is older than that of one that was forgotten before it; ids as old as the latter are refused still."""
+    registry = LeaseRegistry()
+    dropped = LeaseKey("anna", "dropped")
+    registry.acquire(KEY, [state()], ttl_ms=10, now_ms=0)
+    registry.acquire(dropped, [state()], ttl_ms=9999, now_ms=0)
+    registry.drop(dropped, now_ms=5000)
+    registry.expire(6000)
+    for number in range(1000):
+        registry.acquire(LeaseKey("bert", f"{number}"), [state()], ttl_ms=1, now_ms=6000)
+    registry.expire(7000)
+    assert not registry.has_ended(dropped)
+    assert registry.may_have_ended(dropped, 4000)
+
+
 def test_a_clock_set_back_makes_no_new_id_older_than_what_is_forgotten() -> None:
     """Ended by a clock that was ahead, or restored by one: ids from before this start are refused, and no others."""
     registry = LeaseRegistry(forgotten_ms=9000)

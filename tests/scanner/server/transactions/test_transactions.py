@@ -7,7 +7,7 @@ import json
 import logging
 import threading
 from collections.abc import Callable
-from contextlib import AsyncExitStack, closing
+from contextlib import AsyncExitStack, closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -634,6 +634,55 @@ async def test_a_name_that_is_asked_for_is_in_use() -> None:
         assert await transactions.names("t") == []
 
 
+async def test_a_name_of_which_something_was_staged_before_a_restart_is_in_use() -> None:
+    """From when that was staged on, though it was never published and has expired."""
+    clock, store = _Clock(), new_store()
+    async with trio.open_nursery() as nursery:
+        before = await load(store, nursery, clock)
+        await before.publish(_key("load", 1), {})
+        clock.hours = 24 * 29
+        await stage_row(before, store, _key("load", 2))
+        transactions = await load(store, nursery, clock)
+        clock.hours = 24 * 59 - 1
+        await transactions.sweep()
+        assert [(each.text, bool(each.stages)) for each in await transactions.names("t")] == [("load", False)]
+        clock.hours = 24 * 59
+        await transactions.sweep()
+        assert await transactions.names("t") == []
+
+
+async def test_a_version_needs_twice_the_room_of_its_stages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its rows go into the bucket, and into the changelog; stages that do not count need none."""
+    store, wanted = new_store(), list[int]()
+    monkeypatch.setattr(MemoryTransactionFiles, "require_room", lambda _, octets: wanted.append(octets))
+    async with trio.open_nursery() as nursery:
+        transactions = await load(store, nursery, _Clock())
+        for part, attempt in ((0, 0), (1, 0), (1, 1)):
+            await stage_row(transactions, store, _key("load", 1), part=part, attempt=attempt, number=part)
+        (name,) = await transactions.names("t")
+        chosen = [each.size for each in name.stages if each.key.attempt == 0]
+        await transactions.publish(_key("load", 1), {0: 0, 1: 0})
+        assert wanted == [2 * sum(chosen)]
+
+
+async def test_what_is_decided_in_one_millisecond_has_an_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the clock neither is first: what the first cannot apply holds up the second, also behind a restart."""
+    clock, store = _Clock(), new_store(1)
+    refuse_shares(monkeypatch, 0)
+    async with trio.open_nursery() as nursery:
+        transactions = await load(store, nursery, clock)
+        for name in ("z", "a"):
+            await stage_row(transactions, store, _key(name, 1))
+            with pytest.raises(StoreFailed, match="of transaction 'z'"):
+                await transactions.publish(_key(name, 1), {0: 0})
+        restarted = await load(store, nursery, clock)
+        await stage_row(restarted, store, _key("m", 1))
+        for name in ("a", "m"):
+            with pytest.raises(StoreFailed, match="of transaction 'z'"):
+                await restarted.publish(_key(name, 1), {0: 0})
+        nursery.cancel_scope.cancel()
+
+
 async def test_what_a_clock_that_was_ahead_has_stamped_expires() -> None:
     """As if it had been used when the next server started, whose clock is right."""
     ahead, clock, store = _Clock(), _Clock(), new_store(1)
@@ -1215,12 +1264,16 @@ async def test_a_publisher_whose_answer_is_lost_publishes_again() -> None:
 async def test_a_decision_whose_writing_failed_is_looked_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, aborted: bool
 ) -> None:
-    """The last sync failed, so the disk has it: it is not aborted, and publishing again abides by it."""
+    """The last sync failed, so the disk has it: it is not aborted, and publishing again abides by it.
+
+    Before anything is applied it is written once more, since a loss of power could take it back.
+    """
     real = RocksTransactionFiles.write_decision
-    fail = [True]
+    fail, written = [True], []
 
     def write(self: RocksTransactionFiles, name: str, content: bytes) -> None:
         real(self, name, content)
+        written.append(json.loads(content)["shares"])
         if fail[0]:
             fail[0] = False
             raise StoreFailed("the directory was not synced")
@@ -1239,6 +1292,7 @@ async def test_a_decision_whose_writing_failed_is_looked_up(
         published = await version.publish({0: 1})
         assert (published.decided, published.attempts) == (False, {0: 0})
         assert (await contents(table))[50] == "a"
+        assert written[:2] == [None, None]
 
 
 @pytest.mark.rocks
@@ -1292,6 +1346,44 @@ async def test_what_gets_its_place_first_is_decided_first() -> None:
             await trio.testing.wait_all_tasks_blocked()
             write.set()
         assert await contents(table) == dict.fromkeys(range(30), "a")
+
+
+async def test_what_fails_while_another_waits_for_its_place_comes_before_it() -> None:
+    """The disk may have the decision all the same: found later, it would be laid over what was decided behind it."""
+    verified, both_verified = 0, trio.Event()
+    order: list[str] = []
+
+    async def run_blocking(function: Callable[[], T]) -> T:
+        nonlocal verified
+        await trio.lowlevel.checkpoint()
+        step = function.func if isinstance(function, functools.partial) else function
+        if step.__name__ == "require_room":
+            verified += 1
+            if verified == 2:
+                both_verified.set()
+            await both_verified.wait()
+        result = function()
+        if step.__name__ == "write_decision" and isinstance(function, functools.partial):
+            order.append(function.args[0])
+            if len(order) == 1:
+                raise StoreFailed("the directory was not synced")
+        return result
+
+    async with open_client(MemoryStore(), run_blocking=run_blocking) as (client, _):
+        table = await make_table(client)
+        for name in ("z", "a"):
+            await table.transaction(name, 1).stage(rows(dict.fromkeys(range(30), name)), part=0, attempt=0)
+
+        async def publish(name: str) -> None:
+            with suppress(StoreFailed):
+                await table.transaction(name, 1).publish({0: 0})
+
+        async with trio.open_nursery() as nursery:
+            for name in ("z", "a"):
+                nursery.start_soon(publish, name)
+        first, second = order[0], "a" if order[0] == "z" else "z"
+        assert not (await table.transaction(first, 1).publish({0: 0})).decided
+        assert await contents(table) == dict.fromkeys(range(30), second)
 
 
 async def test_rights_are_those_of_writing() -> None:
