@@ -74,6 +74,8 @@ class SyncSpy:
             if not str(source).endswith((".creating", "unfinished")):
                 return  # It had been there all along.
             inside = [path for path in Path(source).iterdir() if path.is_file()]
+            below = [path for path in self.pending() if path.startswith(f"{source}{os.sep}")]
+            self.early += [f"{path} was not synced before {source} was renamed" for path in below]
         for path in (Path(source), *inside):
             if path.stat().st_ino not in self._synced:
                 self.early.append(f"{path} was not synced before it was renamed")

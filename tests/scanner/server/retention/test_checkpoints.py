@@ -7,7 +7,7 @@ import os
 import shutil
 from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 import trio
@@ -85,6 +85,21 @@ async def test_a_restart_finds_them(store: Store) -> None:
         await kept.maintenance.checkpoints.prune_all()
         assert [each.log_offset for each in checkpoints] == [2]
         assert await kept.snapshot_ids() == [0, 1]
+
+
+@pytest.mark.parametrize("foreign", [{"log_offset": 9}, {"history": b"another history."}])
+async def test_one_that_is_not_of_the_bucket_is_not_used(
+    store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, foreign: dict[str, Any]
+) -> None:
+    """The bucket has lost its newest commits, or was put back from another copy: it has other rows."""
+    async with open_maintenance(store) as kept:
+        await kept.write(range(5))
+        await (await kept.checkpoints()).create()
+    (made,) = store.checkpoints("items", 0)
+    monkeypatch.setattr(store, "checkpoints", lambda *_: [made._replace(**foreign)])
+    async with open_maintenance(store) as kept:
+        assert (await kept.checkpoints()).newest is None
+        assert "of another history of the bucket: it is not used" in caplog.text
 
 
 async def test_of_buckets_that_were_written_only(store: Store) -> None:
@@ -521,6 +536,7 @@ async def test_a_new_table_of_the_name_keeps_its_checkpoints(store: Store) -> No
         await kept.write(range(3))
         await kept.acquire("old", target(Choice.NEW, 0))
         old = await kept.checkpoints()
+        old.hold(0)  # Somebody is just opening it.
         for number in range(2):
             await kept.write([100 + number])
             await old.create()
@@ -529,6 +545,8 @@ async def test_a_new_table_of_the_name_keeps_its_checkpoints(store: Store) -> No
         await kept.write(range(7))
         await kept.acquire("new", target(Choice.NEW, 0))
         await kept.maintenance.leases.sweep()
+        old.release(0)
+        await old.prune()
         assert [each.checkpoint_id for each in old] == [1, 2], (
             "the old list let go of what the old lease kept"
         )

@@ -53,6 +53,9 @@ def _bucket(clocks_us: list[int]) -> Bucket:
         # Set back by years for a while: no older than what was committed before.
         ([3, 0.5, 4000, 0.4], 1, 1),
         ([0.5, 4000, 3999, 0.4], 1, 0),
+        # The same behind one that was ahead, where commit times tell nothing: it goes with the one behind it.
+        ([3, -1, 1.5, 4000, 0.4], 1, 3),
+        ([3, -1, 4000, 0.4], 1, 1),
         ([], 1, 0),
     ],
 )

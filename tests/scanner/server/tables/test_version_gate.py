@@ -9,7 +9,12 @@ import pytest
 import trio
 import trio.testing
 
+from scanner.data.half_applied import HalfApplied
 from scanner.server.tables.version_gate import VersionGate
+from scanner.server.tables.write_queue import TransactionShare
+from scanner.storage.memory.store import MemoryStore
+from tests.support.maintenance import open_maintenance
+from tests.support.scans import description, mutations, sample
 
 
 class Visitor:
@@ -112,6 +117,21 @@ async def test_what_was_left_over_is_attempted_before_states_are_taken() -> None
         attempted[0].set()
         await trio.testing.wait_all_tasks_blocked()
         assert taking.inside
+
+
+async def test_a_state_from_before_a_share_lacks_the_version() -> None:
+    """Though its bucket has it by now: a checkpoint that is leased may be older."""
+    store = MemoryStore()
+    store.create_table(description(buckets=2))
+    gate = VersionGate("items")
+    gate.decided("load", 1, (0, 1))
+    async with open_maintenance(store) as kept:
+        buckets = {index: await kept.bucket(index) for index in range(2)}
+        for bucket in buckets.values():
+            share = mutations(store, "items", sample(range(5)))
+            await bucket.submit(share, transaction=TransactionShare("load", 1)).wait_durable()
+        assert gate.half_applied(buckets, {0: 5, 1: 5}) == gate.half_applied(buckets, {0: 0, 1: 0}) == []
+        assert gate.half_applied(buckets, {0: 5, 1: 0}) == [HalfApplied("items", "load", 1, (0,), (1,))]
 
 
 async def test_a_long_wait_is_logged(

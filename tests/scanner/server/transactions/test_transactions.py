@@ -6,6 +6,7 @@ import functools
 import json
 import logging
 import threading
+from collections import Counter
 from collections.abc import Callable
 from contextlib import AsyncExitStack, closing, suppress
 from pathlib import Path
@@ -391,6 +392,35 @@ async def test_an_abort_ends_the_stages_that_are_being_written(more: bool) -> No
         assert await contents(table) == {**BEFORE, 51: "b", 53: "d"}
 
 
+async def test_an_abort_ends_a_stage_that_is_being_synced() -> None:
+    """All of it was sent by then; whoever stages is told all the same, and nothing of it counts."""
+    syncing, go_on = trio.Event(), trio.Event()
+
+    async def run_blocking(function: Callable[[], T]) -> T:
+        step = function.func if isinstance(function, functools.partial) else function
+        if step.__name__ == "sync":
+            syncing.set()
+            await go_on.wait()
+        return await inline(function)
+
+    store, key, refused = new_store(), _key("load", 1), list[StageNotFound]()
+    async with trio.open_nursery() as nursery:
+        transactions = await load(store, nursery, _Clock(), run_blocking=run_blocking)
+
+        async def stage() -> None:
+            with pytest.raises(StageNotFound, match="aborted while this stage of it was written") as raised:
+                await stage_row(transactions, store, key)
+            refused.append(raised.value)
+
+        nursery.start_soon(stage)
+        await syncing.wait()
+        await transactions.abort(key)
+        go_on.set()
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(refused) == 1
+        assert store.transaction_files("t").stages() == []
+
+
 async def test_what_is_not_finished_is_not_staged() -> None:
     """A block that raises, rows that do not fit, a part that is closed: nothing of it counts."""
     async with open_client(MemoryStore()) as (client, server):
@@ -601,6 +631,10 @@ async def test_stages_and_names_expire() -> None:
             return [(each.text, sum(1 for _ in each.stages)) for each in await transactions.names("t")]
 
         await transactions.publish(_key("done", 1), {})
+        assert store.bucket("t", 0).applied_shares.keys() == {
+            ALL_KNOWN,
+            "done",
+        }  # No backup has the decision.
         await stage("load", 1, 0)
         assert await known(20) == [("done", 0), ("load", 1)]
         await stage("load", 1, 1)
@@ -651,6 +685,21 @@ async def test_a_name_of_which_something_was_staged_before_a_restart_is_in_use()
         assert await transactions.names("t") == []
 
 
+async def test_what_is_decided_is_not_forgotten_before_it_is_applied(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long a bucket cannot apply it, also where it has no stages: that it deletes every row is promised."""
+    clock, store = _Clock(), new_store()
+    async with trio.open_nursery() as nursery:
+        transactions = await load(store, nursery, clock)
+        with monkeypatch.context() as patch:
+            refuse_shares(patch, 0)
+            with pytest.raises(StoreFailed, match="is decided"):
+                await transactions.publish(_key("load", 1), {}, overwrite=True)
+            clock.hours = 24 * 31
+            await transactions.sweep()
+        assert not (await transactions.publish(_key("load", 1), {}, overwrite=True)).decided
+        assert store.bucket("t", 0).applied_shares.keys() == {ALL_KNOWN, "load"}
+
+
 async def test_a_version_needs_twice_the_room_of_its_stages(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its rows go into the bucket, and into the changelog; stages that do not count need none."""
     store, wanted = new_store(), list[int]()
@@ -666,11 +715,15 @@ async def test_a_version_needs_twice_the_room_of_its_stages(monkeypatch: pytest.
 
 
 async def test_what_is_decided_in_one_millisecond_has_an_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the clock neither is first: what the first cannot apply holds up the second, also behind a restart."""
-    clock, store = _Clock(), new_store(1)
+    """By the clock neither is first: what the first cannot apply holds up the second, also behind a restart.
+
+    It is enough that both change one bucket.
+    """
+    clock, store = _Clock(), new_store()
     refuse_shares(monkeypatch, 0)
     async with trio.open_nursery() as nursery:
         transactions = await load(store, nursery, clock)
+        await stage_row(transactions, store, _key("a", 1), number=1, bucket=1, session=b"of the second   ")
         for name in ("z", "a"):
             await stage_row(transactions, store, _key(name, 1))
             with pytest.raises(StoreFailed, match="of transaction 'z'"):
@@ -1154,6 +1207,8 @@ async def test_overwriting_leaves_what_was_staged(
         assert published.overwrite
         assert await contents(table) == dict.fromkeys(range(12, 24), "new")
         assert sum(end - start for _, start, end in published.ranges) == 12 + 2 * 8 + 4
+        kinds = Counter(kind for kind, _, _ in await changes(table))
+        assert kinds == {"insert": 20 + 4, "delete": 12, "update_preimage": 8, "update_postimage": 8}
         again = await version.publish({})
         assert (again.overwrite, again.ranges) == (True, published.ranges)
         await table.transaction("load", 2).publish({}, overwrite=True)

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,6 +24,7 @@ from scanner.storage.rocksdb.findings import Severity
 from scanner.storage.rocksdb.restoring import restore
 from scanner.storage.rocksdb.store import RocksStore
 from scanner.storage.rocksdb.untouched import open_untouched
+from scanner.storage.rocksdb.verified_copies import copy_file
 from tests.support.file_limit import file_size_limit
 from tests.support.storage_damage import flip
 from tests.support.storage_tables import changes_of, contents, delete, one_bucket, put, puts
@@ -231,6 +233,27 @@ def test_a_damaged_checkpoint_is_not_backed_up(data: Path, tmp_path: Path) -> No
     # The copy has the same damage, and is gone.
     assert str(data / "checkpoints") in raised.value.message
     assert "backups" not in raised.value.message
+
+
+@pytest.mark.parametrize("module", ["backups", "restoring"])
+def test_a_disk_that_keeps_something_else_is_found(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str
+) -> None:
+    """Also where it does so in a file that no reading of the rows looks at."""
+
+    def copy(source: Path, target: Path, expected: tuple[int, str], on_bytes: Callable[[int], None]) -> None:
+        copy_file(source, target, expected, on_bytes)
+        if target.name.startswith("OPTIONS-"):
+            flip(target, 0)
+
+    with RocksStore.open(data) as store:
+        with (
+            monkeypatch.context() as patch,
+            pytest.raises(DataCorrupted, match=r"OPTIONS-\d+ is not what was written"),
+        ):
+            patch.setattr(f"scanner.storage.rocksdb.{module}.copy_file", copy)
+            back_up(store, data, tmp_path / "backups")
+            restore(tmp_path / "backups" / FIRST_ID, tmp_path / "restored")
 
 
 def test_rows_are_read_once(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,10 +21,13 @@ import scanner.storage.rocksdb.store
 import scanner.storage.rocksdb.table_directories
 import scanner.storage.rocksdb.transaction_files
 from scanner.errors import TooManyFiles
+from scanner.storage.rocksdb.backups import begin_backup
+from scanner.storage.rocksdb.catalog import load_catalog
+from scanner.storage.rocksdb.restoring import restore
 from scanner.storage.rocksdb.store import RocksStore
 from scanner.storage.transactions import StageKey
 from tests.support.storage_tables import make_tables, one_bucket, put
-from tests.support.sync_spy import spying_on_syncs
+from tests.support.sync_spy import SyncSpy, spying_on_syncs
 
 _STAGE = StageKey("load", 1, 0, 0, 1, 0, bytes(16))
 ACTS: dict[str, Callable[[RocksStore], object]] = {
@@ -71,6 +74,35 @@ def pending_after(path: Path, act: str) -> list[str]:
 def test_what_has_returned_is_durable(tmp_path: Path, act: str) -> None:
     """Files are synced before they are renamed, and the directories that name them before the act returns."""
     assert pending_after(tmp_path, act) == []
+
+
+def test_a_backup_and_what_is_restored_of_it_are_durable(tmp_path: Path) -> None:
+    """The second backup has links to files of the first; each is there as a whole when the act returns."""
+
+    def pending(spy: SyncSpy) -> list[str]:
+        """Without what was removed again, and temporary files."""
+        return [
+            each
+            for each in spy.pending()
+            if each in spy.early or (each.startswith(str(tmp_path)) and os.path.exists(each))
+        ]
+
+    data, backups = tmp_path / "data", tmp_path / "a" / "backups"
+    make_tables(data, "it")
+    catalog = load_catalog(data)
+    assert catalog is not None
+    with RocksStore.open(data) as store:
+        store.bucket("it", 0).commit([[put(1, "a")]])
+        for now_us in range(2):
+            checkpoint = store.create_checkpoint("it", 0)
+            with spying_on_syncs() as spy:
+                with begin_backup(data, backups, now_us) as writer:
+                    writer.add_table(catalog.tables["it"], [checkpoint])
+                    backup = writer.finish()
+                assert pending(spy) == []
+    with spying_on_syncs() as spy:
+        restore(backups / backup.backup_id, tmp_path / "b" / "restored")
+        assert pending(spy) == []
 
 
 def _open_and_write(path: Path) -> None:
