@@ -33,7 +33,7 @@ class Renewed:
         assert ttl_s == TTL_S
         self.acquired.append(lease_id)
 
-    def renew(self, lease_id: str) -> None:
+    def renew(self, lease_id: str, _ttl_s: float | None = None) -> None:
         self.begun.put(lease_id)
         error = self.ends.get()
         if error is not None:
@@ -80,6 +80,21 @@ def test_a_renewal_that_fails_is_told_once_and_the_lease_acquired_again(
         ),
         (logging.INFO, "the lease of the stream of table orders is renewed again", False),
     ]
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_a_query_that_goes_on_acquires_the_lease_that_has_ended(ended: bool) -> None:
+    """What it has not read yet is kept from then on, and not at its next micro-batch, which may be long in coming."""
+    client = Renewed()
+    client.ends.put(LeaseNotFound("it expired") if ended else None)
+    lease = LogLease(cast("Client", client), "orders", TTL_S)
+    lease.resume("lease", PLACE)
+    client.wait_begun()
+    assert client.acquired == ["lease"] * ended
+    client.wait_begun()
+    lease.stop()
+    client.ends.put(None)
+    lease.wait_stopped()
 
 
 def test_a_client_that_is_closed_ends_the_renewals_without_a_word(caplog: pytest.LogCaptureFixture) -> None:

@@ -49,6 +49,17 @@ def test_an_answer_that_comes_when_the_epoch_is_over_still_counts() -> None:
     assert positions.lost((), all_meant=True) == ()
 
 
+def test_an_answer_counts_for_the_position_that_was_sent() -> None:
+    """What was handed out while that was on its way is to be stored still."""
+    positions = _handed_out()
+    on_its_way = positions.not_stored[0]
+    positions.take_rows(0)
+    positions.take_position(0, epoch=1, position=20)
+    positions.take_stored(0, on_its_way)
+    assert positions.not_stored == {0: Handed(1, 20, owed=True)}
+    assert not positions.all_stored
+
+
 def test_a_refusal_of_an_old_epoch_leaves_the_new_one() -> None:
     """What is handed out by now is of an epoch that the server has not refused."""
     positions = _handed_out()

@@ -186,6 +186,23 @@ def test_a_start_tells_nobody_of_what_may_not_be_durable(
         assert _state(bucket) == (_ALL, 2, {"job 1": _OLD, "job 2": _NEW}, [1, 2])
 
 
+def test_what_was_acknowledged_is_durable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A start for reading, of what a killed server left: all of it counts, also a share that changed nothing."""
+    share = {"job 2": AppliedShare(1, 1, 1)}
+    with RocksStore.open(tmp_path / "running") as store:
+        store.create_table(one_bucket("it"))
+        bucket = store.bucket("it", 0)
+        _commit(bucket, 1, "acknowledged")
+        bucket.commit_prepared(bucket.prepare([]), applied=share)
+        image = Path(shutil.copytree(tmp_path / "running", tmp_path / "image"))
+    with RocksStore.open(image) as store:
+        monkeypatch.setattr(opening, "open_database", _refuse)
+        assert _state(store.bucket("it", 0)) == (_DURABLE, 1, {"job 1": _OLD, **share}, [1])
+        assert "not durable" not in caplog.text
+
+
 def test_what_is_in_files_is_durable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -201,20 +218,20 @@ def test_what_is_in_files_is_durable(
         assert "not durable" not in caplog.text
 
 
-def test_a_share_that_changes_nothing_may_not_be_durable_either(
+def test_what_changes_nothing_may_not_be_durable_either(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It moves no offset; where the disk's newest write may go, one that ends there does not count as applied."""
+    """A share or a request: it moves no offset; where the disk's newest write may go, none that ends there counts."""
     with RocksStore.open(tmp_path / "data") as store:
         store.create_table(one_bucket("it"))
         bucket = store.bucket("it", 0)
         _commit(bucket, 1, "acknowledged")
-        share = {"job 2": AppliedShare(1, 1, 1)}
+        share, request = {"job 2": AppliedShare(1, 1, 1)}, {_WRITER: [AppliedRequest(2, 1, 1, 0)]}
         with syncs_fail(), pytest.raises(StoreFailed):
-            bucket.commit_prepared(bucket.prepare([]), applied=share)
+            bucket.commit_prepared(bucket.prepare([]), applied=share, requests=request)
         monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
         bucket.reopen(writable=False)
-        assert _state(bucket)[2] == {"job 1": _OLD}
+        assert _state(bucket)[2:] == ({"job 1": _OLD}, [1])
 
 
 def test_a_share_that_is_cut_off_by_a_sync_is_not_read(tmp_path: Path) -> None:
