@@ -9,7 +9,8 @@ Invariants:
 
 1. The times of an account add up to its lifetime, to the nanosecond: time is booked in whole nanoseconds, and between
    two bookings there is one reason (or a window's part and the socket's rest).
-2. Nothing is booked twice or backwards: a `now` before the last booking counts as that booking's.
+2. Nothing is booked twice or backwards: a `now` before the last booking counts as that booking's. What `times` has told
+   only grows, then, though a wait may be said to have ended before.
 3. Where nothing blocks and nothing changes, nothing here is called.
 """
 
@@ -243,11 +244,10 @@ class StallAccount:
             self._ended = True
 
     def times(self, now: float) -> StallTimes:
-        """Time by reason until `now`, or until the end. Changes nothing."""
-        times = self._times.copy()
+        """Time by reason until `now`, or until the end: booked, so that what is told here never shrinks."""
         if not self._ended:
-            self._share(self._at(now), times)
-        return StallTimes(tuple(times))
+            self._book(now)
+        return StallTimes(tuple(self._times))
 
     def _refresh(self, now: float) -> None:
         reason = _FIRST_OF[self._waiting]
@@ -266,19 +266,12 @@ class StallAccount:
         at = int(now * _NS)
         if at <= self._booked_ns:
             return
+        elapsed = at - self._booked_ns
         if self._reason is _SOCKET:
-            self._share(at, self._times)
-            self._connection_shut_ns = self._connection.shut_ns(at)
-        else:
-            self._times[self._reason] += at - self._booked_ns
-        self._booked_ns = at
-
-    def _share(self, at_ns: int, times: list[int]) -> None:
-        """Add what went by since the last booking to where it went."""
-        elapsed = at_ns - self._booked_ns
-        if self._reason is _SOCKET:
-            shut_ns = self._connection.shut_ns(at_ns) - self._connection_shut_ns
-            held_by_window = min(elapsed, max(0, shut_ns))
-            times[StallReason.CONNECTION_WINDOW] += held_by_window
+            shut_ns = self._connection.shut_ns(at)
+            held_by_window = min(elapsed, max(0, shut_ns - self._connection_shut_ns))
+            self._times[StallReason.CONNECTION_WINDOW] += held_by_window
+            self._connection_shut_ns = shut_ns
             elapsed -= held_by_window
-        times[self._reason] += elapsed
+        self._times[self._reason] += elapsed
+        self._booked_ns = at

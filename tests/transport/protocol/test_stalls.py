@@ -126,11 +126,14 @@ steps = st.lists(
 def test_the_times_add_up_to_the_lifetime(
     start: float, steps: list[tuple[float, str, StallReason, bool]]
 ) -> None:
-    """Whatever happens, even with a clock that was read late: the sum is the lifetime, to the nanosecond."""
+    """Whatever happens, even with a clock that was read late: the sum is the lifetime, to the nanosecond.
+
+    And no time shrinks that was told before.
+    """
     connection = WindowClock()
     account = StallAccount(start, connection)
     open_waits: list[StallReason] = []
-    now = start
+    now, told = start, (0,) * len(REASONS)
     for delta, step, wait, shut in steps:
         now += delta
         if step == "enter":
@@ -146,7 +149,22 @@ def test_the_times_add_up_to_the_lifetime(
             account.finish(now)
         times = account.times(now).nanoseconds
         assert sum(times) == account.lifetime_ns(now)
-        assert min(times) >= 0
+        assert all(later >= earlier for later, earlier in zip(times, told, strict=True))
+        told = times
+
+
+def test_a_wait_that_ended_before_the_last_look_takes_nothing_back() -> None:
+    """A message came before a look and is taken behind it: what the look has counted as a wait stays one.
+
+    A counter that falls is one that was set to 0, for Prometheus: all of it would count anew.
+    """
+    account = StallAccount(0)
+    account.enter(StallReason.PEER, 1)
+    looks = [account.times(4)]
+    account.leave(StallReason.PEER, 2)
+    looks.append(account.times(5))
+    assert [look.to_dict()["peer"] for look in looks] == [3, 3]
+    assert [look.to_dict()["running"] for look in looks] == [1, 2]
 
 
 def test_the_trailer_is_short_and_readable() -> None:
