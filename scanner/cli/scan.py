@@ -118,12 +118,13 @@ def scan(
         with destination(form, output) as file:
             statistics = _copy(planned, form, file, ROWS_SHOWN if shortened else None)
         seconds = time.monotonic() - started_at
-    if shortened and statistics.rows > ROWS_SHOWN:
+    cut = shortened and statistics.rows > ROWS_SHOWN
+    if cut:
         note(FIRST_ROWS_NOTE)
     if form == "none" and not stats:
         click.echo(counted(statistics.rows, "row"))
     if stats:
-        _print_statistics(statistics, mode, seconds)
+        _print_statistics(statistics, mode, seconds, " (the last of them is not shown)" if cut else "")
 
 
 def _copy(planned: Scan, form: str, file: IO[bytes], rows_max: int | None) -> ScanStatistics:
@@ -151,11 +152,11 @@ def _write_all(
             tell(written, batches.statistics().bytes_received)
 
 
-def _print_statistics(statistics: ScanStatistics, mode: str, seconds: float) -> None:
+def _print_statistics(statistics: ScanStatistics, mode: str, seconds: float, remark: str) -> None:
     first_s, digest = statistics.first_batch_s, statistics.digest
     lines = {
         "mode": mode,
-        "rows": statistics.rows,
+        "rows": f"{statistics.rows}{remark}",
         "digest": "none: not every bucket came to its end" if digest is None else f"{digest:08x}",
         "seconds": f"{seconds:.3f}",
         "first batch": "none" if first_s is None else f"{first_s * 1000:.1f} ms",

@@ -60,12 +60,12 @@ class ActivityStatistics:
     """What a server has done since its start."""
 
     scans_opened: int
-    """Push scans whose source was opened."""
+    """Push scans whose source was opened; one that is cut and goes on counts again."""
     scans_ended: Mapping[str, int]
-    """Push scans that ended, by reason: `exhausted`, `limit`, `drained`, the reason of an error in lower case, or
-    `cut_off`: the client or its connection went away."""
+    """Push scans that ended, by reason: `exhausted`, `limit`, `stop_offset`, `drained`, the reason of an error in lower
+    case, or `cut_off`: the client or its connection went away."""
     scan_rows: int
-    """Rows that push scans have delivered."""
+    """Rows that push scans have sent. After a cut those that have not arrived are sent, and count, again."""
     payload_bytes_encoded: int
     """Arrow payload that push scans of rows have encoded."""
     payload_bytes_reused: int
@@ -87,7 +87,7 @@ class ActivityStatistics:
     """Times that something was placed on a key to read rows on from there: a scan opened or continued, a page begun of
     which the server keeps nothing."""
     sessions_opened: int
-    """Sessions of the pull model."""
+    """Sessions of the pull model; one whose first page is its last is none."""
     group_assignments: int
     """Times that a bucket was given to a member of a reader group."""
     group_refusals: int

@@ -97,11 +97,11 @@ def _transport(now: TransportStatistics) -> Iterator[Metric]:
 def _scans(now: ScannerStatistics) -> Iterator[Metric]:
     activity = now.activity
     yield _gauge("weir_scans", "Push scans, now.", now.push_scans_open)
-    yield _counter("weir_scans_opened", "Push scans opened.", activity.scans_opened)
+    yield _counter("weir_scans_opened", "Push scans opened; again after a cut.", activity.scans_opened)
     yield _labelled_counter(
         "weir_scans_ended", "Push scans ended, by reason.", "reason", activity.scans_ended
     )
-    yield _counter("weir_scan_rows", "Rows that push scans have delivered.", activity.scan_rows)
+    yield _counter("weir_scan_rows", "Rows that push scans have sent; again after a cut.", activity.scan_rows)
     yield _gauge(
         "weir_overrun_bytes_max", "Furthest that a push scan went past its credit.", now.overrun_bytes
     )
@@ -147,7 +147,9 @@ def _scans(now: ScannerStatistics) -> Iterator[Metric]:
         "weir_image_cache_bytes", "Blocks of images that are kept in memory, now.", now.image_cache_bytes
     )
     yield _gauge("weir_sessions", "Sessions of the pull model, now.", now.sessions_open)
-    yield _counter("weir_sessions_opened", "Sessions opened.", activity.sessions_opened)
+    yield _counter(
+        "weir_sessions_opened", "Sessions opened that have more than one page.", activity.sessions_opened
+    )
     yield _gauge("weir_page_snapshots", "Scans by token between two pages, now.", now.page_snapshots_kept)
     yield _gauge(
         "weir_snapshots",
@@ -215,7 +217,7 @@ def _commits(now: ScannerStatistics) -> Iterator[Metric]:
 def _disk(now: ScannerStatistics) -> Iterator[Metric]:
     yield _gauge(
         "weir_disk_read_only",
-        "1 while writes are refused because the disk is full or a bucket has failed.",
+        "1 while writes, if only large ones, are refused because the disk is full or a bucket has failed.",
         now.disk_read_only,
     )
     yield _gauge(

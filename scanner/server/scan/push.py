@@ -131,7 +131,7 @@ class PushScan:
 
     @property
     def rows(self) -> int:
-        """Rows delivered on this stream so far; those before a resume came on another one."""
+        """Rows sent on this stream so far; those before a resume went out on another one."""
         return self._pushed.rows - self._first_row
 
     async def run(self) -> None:

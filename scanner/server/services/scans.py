@@ -129,7 +129,7 @@ class ScanService:
 
     @property
     def rows_running(self) -> int:
-        """Rows that the push scans which run have delivered."""
+        """Rows that the push scans which run have sent."""
         return sum(push.rows for push in self._running.values())
 
     @property

@@ -629,7 +629,7 @@ class ServedBucket:
 
     async def _commit(self, writes: list[PendingWrite]) -> None:
         error: ScannerError = StoreClosed("the server went down during the write; it may not have been done")
-        started_at = trio.current_time()
+        started_at, commits_before = trio.current_time(), self.commits_begun
         try:
             if writes[0].pieces is not None:
                 await self._commit_pieces(writes[0], writes[0].pieces)
@@ -640,7 +640,8 @@ class ServedBucket:
             for write in writes:
                 write.settled.set()
             self._recover_delay_s = _RECOVER_DELAY_S_MIN
-            self.activity.commits.observe(trio.current_time() - started_at)
+            if self.commits_begun > commits_before:  # Else all of it had been committed before.
+                self.activity.commits.observe(trio.current_time() - started_at)
         except ScannerError as failure:
             # What a drop has ended has not failed.
             self.activity.commits_failed += self._retired_by is None

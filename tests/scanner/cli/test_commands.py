@@ -105,6 +105,8 @@ def test_scan_as_table_is_short(command: Weir, items: str) -> None:
     _, out, err = command("scan", items)
     assert len(out.splitlines()) == 52
     assert "the first 50 rows" in err
+    err = command("scan", items, "--stats")[2]
+    assert re.findall(r"^rows +(.*)$", err, re.MULTILINE) == ["51 (the last of them is not shown)"]
     _, out, err = command("scan", items, "--limit", "60")
     assert len(out.splitlines()) == 62
     assert err == ""

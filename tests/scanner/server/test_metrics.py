@@ -15,6 +15,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from scanner.errors import ArgumentInvalid
 from scanner.server import metrics_http
 from scanner.server.metrics_http import serve_metrics
+from scanner.server.scan.scan_log import CUT_OFF
+from scanner.sources.interface import EndReason
 from scanner.storage.memory.store import MemoryStore
 from tests.support.scans import (
     create_table,
@@ -136,6 +138,13 @@ async def test_every_metric_is_documented() -> None:
     assert labels.pop("weir_commit_seconds") == "le"
     assert labels.items() <= {name: label for name, label, _ in rows}.items()
     assert len(labels) > 5
+
+
+def test_every_end_of_a_scan_is_documented() -> None:
+    """Who adds up `weir_scans_ended_total` by the reasons of docs/operating.md misses none."""
+    told = re.findall(r"^\| `weir_scans_ended_total\{reason\}` .*$", PAGE.read_text(), re.MULTILINE)[0]
+    named = set(re.findall(r"`(\w+)`", told))
+    assert {*(reason.name.lower() for reason in EndReason), CUT_OFF} <= named
 
 
 async def test_other_requests_are_refused() -> None:

@@ -685,6 +685,11 @@ async def test_a_request_that_waits_twice_for_the_disk_is_written_once() -> None
             await late.wait_durable()
         assert recorder.bucket.log_end == 5
         assert bucket.activity.duplicate_writes == 1
+        commits = bucket.activity.commits.freeze().count
+        assert await bucket.submit(BATCHES[5], number=numbered(5)).wait_durable() == (4, 5)
+        assert bucket.activity.duplicate_writes == 2
+        # Nothing was written, so this was no commit that took no time.
+        assert bucket.activity.commits.freeze().count == commits
         assert (bucket.activity.commit_writes, bucket.activity.commit_rows) == (5, 5)
 
 
