@@ -20,7 +20,7 @@ import itertools
 import json
 import struct
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -91,16 +91,13 @@ def in_pieces(mutations: Mutations, bytes_max: int) -> Iterator[Mutations]:
         start, before = end, int(ends[end - 1])
 
 
-def read_mutations(
-    source: StageSource, table_id: int, key: StageKey, bucket: int | None = None
-) -> Iterator[tuple[int, Mutations]]:
+def read_mutations(source: StageSource, table_id: int, key: StageKey) -> Iterator[tuple[int, Mutations]]:
     """Read a stage, and prove that it is the one that was asked for, and whole.
 
     Args:
         source: The stage.
         table_id: Whose it must be.
         key: Which it must be.
-        bucket: Only the mutations of this one; bodies of others are skipped unread. None: all, and all are verified.
 
     Yields:
         The bucket and the mutations of one frame, in order.
@@ -110,29 +107,67 @@ def read_mutations(
         StoreFailed: The disk refused.
     """
     where = _described(key)
-    at = frames = mutations = 0
-    for index in itertools.count():
-        kind, count, size, crc = _read_header(source, at, where)
-        at += _HEADER.size
-        if (index == 0) != (kind == _HEAD):
-            raise DataCorrupted(f"{where} is damaged: it does not begin as a stage")
-        if kind < _TAIL and bucket not in (None, kind):
-            frames, mutations, at = frames + 1, mutations + count, at + size
-            continue
-        body = source.read(at, size)
-        at += size
-        if len(body) != size or checksum(body) != crc:
-            raise DataCorrupted(f"{where} is damaged: a checksum is wrong at octet {at - size}")
-        if kind == _HEAD:
-            if body != json.dumps(_identity(table_id, key)).encode():
-                raise DataCorrupted(f"{where} is another one: its file was renamed or copied")
-        elif kind == _TAIL:
-            if body != _TOTALS.pack(frames, mutations) or at != source.size:
-                raise DataCorrupted(f"{where} is damaged: it does not end where it should")
-            return
-        else:
-            frames, mutations = frames + 1, mutations + count
-            yield kind, _decode_body(body, count, where)
+    for at, header in _frames_of_mutations(source, table_id, key):
+        yield header.kind, _decode_body(_read_body(source, at, header, where), header.mutations, where)
+
+
+class FramePlaces:
+    """Where the frames of each bucket begin in one stage. Made by `find_frames`.
+
+    Args:
+        buckets: Of each frame.
+        places: Where it begins, in the order of the stage.
+    """
+
+    def __init__(self, buckets: Sequence[int], places: Sequence[int]) -> None:
+        # Twelve octets a frame: a version may have millions.
+        order = np.argsort(np.array(buckets, np.uint32), kind="stable")
+        self._buckets = np.array(buckets, np.uint32)[order]
+        self._places = np.array(places, np.uint64)[order]
+
+    def of(self, bucket: int) -> list[int]:
+        """Those of one bucket, in order."""
+        start, end = np.searchsorted(self._buckets, (bucket, bucket + 1))
+        return [int(each) for each in self._places[start:end]]
+
+
+def find_frames(source: StageSource, table_id: int, key: StageKey) -> FramePlaces:
+    """Find the frames of a stage, and prove that none is missing; what is in them is skipped unread.
+
+    Args:
+        source: The stage.
+        table_id: Whose it must be.
+        key: Which it must be.
+
+    Raises:
+        DataCorrupted: It is damaged, cut off, or another one.
+        StoreFailed: The disk refused.
+    """
+    buckets, places = [], []
+    for at, header in _frames_of_mutations(source, table_id, key):
+        buckets.append(header.kind)
+        places.append(at)
+    return FramePlaces(buckets, places)
+
+
+def read_frame(source: StageSource, at: int, bucket: int, key: StageKey) -> Mutations:
+    """Read one frame.
+
+    Args:
+        source: The stage.
+        at: Where it begins.
+        bucket: Whose it must be.
+        key: Of the stage.
+
+    Raises:
+        DataCorrupted: It is damaged, or another bucket's.
+        StoreFailed: The disk refused.
+    """
+    where = _described(key)
+    header = _read_header(source, at, where)
+    if header.kind != bucket:
+        raise DataCorrupted(f"{where} was changed: at octet {at} was a frame of bucket {bucket}")
+    return _decode_body(_read_body(source, at, header, where), header.mutations, where)
 
 
 def count_mutations(source: StageSource, key: StageKey) -> int:
@@ -148,9 +183,9 @@ def count_mutations(source: StageSource, key: StageKey) -> int:
     """
     where = _described(key)
     at = max(0, source.size - _HEADER.size - _TOTALS.size)
-    kind, _, size, crc = _read_header(source, at, where)
-    body = source.read(at + _HEADER.size, size)
-    if kind != _TAIL or len(body) != _TOTALS.size or checksum(body) != crc:
+    header = _read_header(source, at, where)
+    body = source.read(at + _HEADER.size, header.size)
+    if header.kind != _TAIL or len(body) != _TOTALS.size or checksum(body) != header.crc:
         raise DataCorrupted(f"{where} is damaged: it does not end where it should")
     _, mutations = _TOTALS.unpack(body)
     return int(mutations)
@@ -200,8 +235,43 @@ def _frame(kind: int, count: int, body: bytes) -> bytes:
     return fields + _CHECKSUM.pack(checksum(fields)) + body
 
 
-def _read_header(source: StageSource, at: int, where: str) -> tuple[int, int, int, int]:
-    """Kind, mutations, octets and checksum of the frame at an offset."""
+class _FrameHeader(NamedTuple):
+    kind: int
+    """A bucket, or `_HEAD` or `_TAIL`."""
+    mutations: int
+    """In it."""
+    size: int
+    """Octets of the body."""
+    crc: int
+
+
+def _frames_of_mutations(
+    source: StageSource, table_id: int, key: StageKey
+) -> Iterator[tuple[int, _FrameHeader]]:
+    """Where each begins, and its header. The frames before the first and behind the last are read, and proved."""
+    where = _described(key)
+    at = frames = mutations = 0
+    for index in itertools.count():
+        header = _read_header(source, at, where)
+        if (index == 0) != (header.kind == _HEAD):
+            raise DataCorrupted(f"{where} is damaged: it does not begin as a stage")
+        end = at + _HEADER.size + header.size
+        if header.kind == _HEAD:
+            if _read_body(source, at, header, where) != json.dumps(_identity(table_id, key)).encode():
+                raise DataCorrupted(f"{where} is another one: its file was renamed or copied")
+        elif header.kind == _TAIL:
+            body = _read_body(source, at, header, where)
+            if body != _TOTALS.pack(frames, mutations) or end != source.size:
+                raise DataCorrupted(f"{where} is damaged: it does not end where it should")
+            return
+        else:
+            frames, mutations = frames + 1, mutations + header.mutations
+            yield at, header
+        at = end
+
+
+def _read_header(source: StageSource, at: int, where: str) -> _FrameHeader:
+    """Of the frame at an offset."""
     header = source.read(at, _HEADER.size)
     if len(header) < _HEADER.size:
         raise DataCorrupted(f"{where} is cut off at octet {at}")
@@ -210,7 +280,16 @@ def _read_header(source: StageSource, at: int, where: str) -> tuple[int, int, in
         raise DataCorrupted(f"{where} is damaged: a header's checksum is wrong at octet {at}")
     if size > min(FRAME_BYTES_MAX, source.size - at - _HEADER.size):
         raise DataCorrupted(f"{where} is cut off: a frame of {size} octets begins at octet {at}")
-    return kind, count, size, crc
+    return _FrameHeader(kind, count, size, crc)
+
+
+def _read_body(source: StageSource, at: int, header: _FrameHeader, where: str) -> bytes:
+    """Of the frame at an offset."""
+    at += _HEADER.size
+    body = source.read(at, header.size)
+    if len(body) != header.size or checksum(body) != header.crc:
+        raise DataCorrupted(f"{where} is damaged: a checksum is wrong at octet {at}")
+    return body
 
 
 def _parts_of_body(mutations: Mutations) -> list[bytes]:

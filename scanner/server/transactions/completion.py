@@ -19,7 +19,7 @@ from scanner.errors import ArgumentInvalid, DataCorrupted, InternalError, Scanne
 from scanner.server.failures import free_frames
 from scanner.server.tables.write_queue import TransactionShare, applied_share
 from scanner.server.transactions.overwriting import deletions
-from scanner.server.transactions.verification import share_pieces
+from scanner.server.transactions.verification import ChosenStages, share_pieces
 from scanner.storage.transactions import AppliedShare
 from scanner.wire.statuses import for_peers
 
@@ -177,14 +177,14 @@ class Applier:
         shares: dict[int, AppliedShare] = {}
         failures: list[ScannerError] = []
 
-        indices = iter(decision.buckets)
+        indices, stages = iter(decision.buckets), ChosenStages(files, keys)
 
         async def apply_some() -> None:
             for index in indices:
                 async with self._limit:
                     try:
                         bucket = await self._catalog.bucket(served, index)
-                        shares[index] = await self._apply_share(files, bucket, index, decision, keys)
+                        shares[index] = await self._apply_share(stages, bucket, index, decision)
                     except ScannerError as error:
                         failures.append(error)
 
@@ -197,25 +197,20 @@ class Applier:
         return dict(sorted(shares.items()))
 
     async def _apply_share(
-        self,
-        files: TransactionFiles,
-        bucket: ServedBucket,
-        index: int,
-        decision: Decision,
-        keys: Sequence[StageKey],
+        self, stages: ChosenStages, bucket: ServedBucket, index: int, decision: Decision
     ) -> AppliedShare:
         transaction = TransactionShare(decision.name, decision.version)
         found = applied_share(bucket.storage.applied_shares, transaction)
         if found is not None:
             return found
-        _require_stages(decision, keys)
+        _require_stages(decision, stages.keys)
         if decision.overwrite:
-            pieces = self._overwriting(files, keys, index, bucket)
+            pieces = self._overwriting(stages, index, bucket)
             return AppliedShare(
                 decision.version, *await bucket.submit_pieces(pieces, transaction).wait_durable()
             )
         first, more = await self._run_blocking(
-            functools.partial(_begin, functools.partial(self._pieces, files, keys, index))
+            functools.partial(_begin, functools.partial(self._pieces, stages, index))
         )
         start = end = -1
         if not more:
@@ -227,28 +222,26 @@ class Applier:
                     raise
                 more = True  # With what it replaces it is too much for one entry.
         if more:
-            pieces = self._pieces(files, keys, index)
+            pieces = self._pieces(stages, index)
             start, end = await bucket.submit_pieces(pieces, transaction).wait_durable()
         return AppliedShare(decision.version, start, end)
 
     def _overwriting(
-        self, files: TransactionFiles, keys: Sequence[StageKey], index: int, bucket: ServedBucket
+        self, stages: ChosenStages, index: int, bucket: ServedBucket
     ) -> Generator[Sequence[Mutation], None, None]:
         """What deletes the rows that the share does not name, and then the share."""
 
         def share() -> Iterator[Sequence[Mutation]]:
-            for piece in self._pieces(files, keys, index):
+            for piece in self._pieces(stages, index):
                 bucket.check_served()  # The share is read before anything is written, and a drop waits for that.
                 yield piece
 
         yield from deletions(bucket.storage, share, self._config.commit_rows_max)
         yield from share()
 
-    def _pieces(
-        self, files: TransactionFiles, keys: Sequence[StageKey], index: int
-    ) -> Generator[Sequence[Mutation], None, None]:
+    def _pieces(self, stages: ChosenStages, index: int) -> Generator[Sequence[Mutation], None, None]:
         config = self._config
-        return share_pieces(files, keys, index, config.transaction_piece_bytes, config.commit_rows_max)
+        return share_pieces(stages, index, config.transaction_piece_bytes, config.commit_rows_max)
 
 
 def _require_stages(decision: Decision, keys: Sequence[StageKey]) -> None:

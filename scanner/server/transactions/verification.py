@@ -14,9 +14,9 @@ from typing import Final
 
 import numpy as np
 
-from scanner.errors import DataCorrupted, PartsConflict
+from scanner.errors import PartsConflict
 from scanner.storage.interface import Mutations
-from scanner.storage.stage_frames import in_pieces, read_mutations
+from scanner.storage.stage_frames import FramePlaces, find_frames, in_pieces, read_frame, read_mutations
 from scanner.storage.transactions import StageKey, TransactionFiles
 
 KEYS_MAX: Final = 4_000_000
@@ -149,14 +149,47 @@ class _Hashes:
         self._count = sum(map(len, self._hashes))
 
 
-def share_pieces(
-    files: TransactionFiles, keys: Sequence[StageKey], bucket: int, bytes_max: int, rows_max: int
-) -> Generator[Mutations, None, None]:
-    """What a bucket has to apply, in order, a piece at a time.
+class ChosenStages:
+    """The stages of a version, as they are read for one bucket after the other. Any thread may.
+
+    Each is walked through once: to do that for every bucket would take time that is quadratic in their number.
 
     Args:
         files: Of the table.
         keys: The stages that were chosen, in order.
+    """
+
+    def __init__(self, files: TransactionFiles, keys: Sequence[StageKey]) -> None:
+        self._files = files
+        self.keys = keys
+        self._places: dict[StageKey, FramePlaces] = {}
+
+    def read(self, bucket: int) -> Iterator[Mutations]:
+        """What a bucket has of them, in order, a frame at a time.
+
+        Raises:
+            DataCorrupted: A stage is damaged, or gone.
+            StoreFailed: The disk refused.
+        """
+        for key in self.keys:
+            source = self._files.open_source(key)
+            try:
+                places = self._places.get(key)
+                if places is None:
+                    places = self._places[key] = find_frames(source, self._files.table_id, key)
+                for at in places.of(bucket):
+                    yield read_frame(source, at, bucket, key)
+            finally:
+                source.close()
+
+
+def share_pieces(
+    stages: ChosenStages, bucket: int, bytes_max: int, rows_max: int
+) -> Generator[Mutations, None, None]:
+    """What a bucket has to apply, in order, a piece at a time.
+
+    Args:
+        stages: Of the version.
         bucket: The bucket.
         bytes_max: Octets of keys and rows in one piece, about.
         rows_max: Mutations in one piece, about.
@@ -167,19 +200,12 @@ def share_pieces(
     """
     piece: list[Mutations] = []
     size = count = 0
-    for key in keys:
-        source = files.open_source(key)
-        try:
-            for found, mutations in read_mutations(source, files.table_id, key, bucket):
-                if found != bucket:
-                    raise DataCorrupted(f"a stage of {key.name} holds rows of bucket {found}")
-                for part in in_pieces(mutations, bytes_max):
-                    piece.append(part)
-                    size, count = size + part.octets, count + len(part)
-                    if size >= bytes_max or count >= rows_max:
-                        yield Mutations.concat(piece)
-                        piece, size, count = [], 0, 0
-        finally:
-            source.close()
+    for mutations in stages.read(bucket):
+        for part in in_pieces(mutations, bytes_max):
+            piece.append(part)
+            size, count = size + part.octets, count + len(part)
+            if size >= bytes_max or count >= rows_max:
+                yield Mutations.concat(piece)
+                piece, size, count = [], 0, 0
     if piece:
         yield Mutations.concat(piece)

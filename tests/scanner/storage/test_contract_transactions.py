@@ -18,8 +18,10 @@ from scanner.storage.memory.store import MemoryStore
 from scanner.storage.memory.transaction_files import MemoryStageSource
 from scanner.storage.stage_frames import (
     count_mutations,
+    find_frames,
     head_frame,
     mutation_frames,
+    read_frame,
     read_mutations,
     tail_frame,
 )
@@ -57,8 +59,12 @@ def read_stage(
     """What a stage holds, by bucket."""
     source = files.open_source(key)
     found: dict[int, list[Mutation]] = {}
-    for index, mutations in read_mutations(source, files.table_id, key, bucket):
-        found.setdefault(index, []).extend(mutations)
+    if bucket is None:
+        for index, mutations in read_mutations(source, files.table_id, key):
+            found.setdefault(index, []).extend(mutations)
+    else:
+        for at in find_frames(source, files.table_id, key).of(bucket):
+            found.setdefault(bucket, []).extend(read_frame(source, at, bucket, key))
     source.close()
     return found
 
@@ -249,6 +255,13 @@ def test_a_damaged_stage_is_found(routed: dict[int, list[Mutation]]) -> None:
     for index, mutations in read_mutations(MemoryStageSource(whole), 1, KEY):
         found.setdefault(index, []).extend(mutations)
     assert found == routed
+    places = find_frames(MemoryStageSource(whole), 1, KEY)
+    for bucket in range(5):
+        frames_of = [read_frame(MemoryStageSource(whole), at, bucket, KEY) for at in places.of(bucket)]
+        assert [each for frame in frames_of for each in frame] == routed.get(bucket, [])
+        for at in places.of(bucket):
+            with pytest.raises(DataCorrupted, match="was changed"):
+                read_frame(MemoryStageSource(whole), at, bucket + 1, KEY)
     assert count_mutations(MemoryStageSource(whole), KEY) == sum(map(len, routed.values()))
     damaged = [whole[:at] for at in range(0, len(whole), 7)]
     damaged += [whole[:at] + bytes([whole[at] ^ 0x81]) + whole[at + 1 :] for at in range(0, len(whole), 5)]
@@ -258,9 +271,10 @@ def test_a_damaged_stage_is_found(routed: dict[int, list[Mutation]]) -> None:
             list(read_mutations(_Bounded(content), 1, KEY))
     for at in range(len(frames)):
         for content in b"".join(frames[:at] + frames[at + 1 :]), b"".join(frames[: at + 1] + frames[at:]):
-            for bucket in None, 0:
-                with pytest.raises(DataCorrupted):
-                    list(read_mutations(_Bounded(content), 1, KEY, bucket))
+            with pytest.raises(DataCorrupted):
+                list(read_mutations(_Bounded(content), 1, KEY))
+            with pytest.raises(DataCorrupted):
+                find_frames(_Bounded(content), 1, KEY)
     for content in *(whole[:at] for at in range(0, len(whole), 7)), whole[:-1] + bytes([whole[-1] ^ 0x81]):
         with pytest.raises(DataCorrupted):
             count_mutations(_Bounded(content), KEY)
