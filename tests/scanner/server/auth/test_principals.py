@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cProfile
 import fnmatch
 import re
 
@@ -75,6 +76,25 @@ def test_names_of_certificates_are_compared_by_what_they_mean(written: str, show
         credentials.authenticate(None, ["cn:loader"])
     with pytest.raises(ArgumentInvalid, match="principal y and principal x share"):
         Credentials.parse(f"{text}\n[principals.y]\ncertificates = ['{shown}']")
+
+
+def test_a_token_is_found_among_thousands_as_among_few() -> None:
+    """Each call is authenticated, and all that run are when the file changes: that must not go with the principals."""
+
+    def calls_of(principals: int) -> int:
+        tokens = [make_token() for _ in range(principals)]
+        entries = (
+            f'[principals.p{i}]\ntoken_sha256 = "{token_sha256(each)}"' for i, each in enumerate(tokens)
+        )
+        credentials = Credentials.parse("\n".join(entries))
+        assert [credentials.authenticate(each).name for each in tokens] == [
+            f"p{i}" for i in range(principals)
+        ]
+        profile = cProfile.Profile()
+        profile.runcall(credentials.authenticate, tokens[-1])
+        return sum(each.callcount for each in profile.getstats())
+
+    assert calls_of(1000) == calls_of(10)
 
 
 def test_token_decides_before_the_certificate() -> None:
