@@ -62,7 +62,8 @@ class WriteResult:
     rows: int
     """Rows or keys acknowledged."""
     ranges: tuple[OffsetRange, ...]
-    """The changes made, in order; of each bucket ascending. A write that changes nothing makes none."""
+    """The changes made, in order; of each bucket ascending, and what adjoins as one. A write that changes nothing makes
+    none."""
 
 
 @dataclass(slots=True)
@@ -126,8 +127,8 @@ class Writer:
         self._numbered = True
         """The server answers with the numbers of requests, as far as is known: it recognises what comes again."""
         self._ranges: list[OffsetRange] = []
-        self._ends: dict[int, int] = {}
-        """By bucket, where the changes that are acknowledged end."""
+        self._newest: dict[int, int] = {}
+        """By bucket, which of these is its last."""
         self.rows_acknowledged = 0
         """Rows that are durable."""
 
@@ -365,7 +366,8 @@ class Writer:
         Raises:
             DataCorrupted: They are not: an acknowledgement came twice, or the server has an older copy of its data now.
         """
-        end = self._ends.get(changed.bucket, 0)
+        at = self._newest.get(changed.bucket)
+        end = 0 if at is None else self._ranges[at].end_offset
         if not end <= changed.start_offset < changed.end_offset:
             raise self._with_progress(
                 DataCorrupted(
@@ -374,7 +376,11 @@ class Writer:
                     " was put back from an older copy, without rows that were acknowledged"
                 )
             )
-        self._ends[changed.bucket] = changed.end_offset
+        if at is not None and end == changed.start_offset:
+            # A writer that is open for days would keep one of every request.
+            self._ranges[at] = self._ranges[at]._replace(end_offset=changed.end_offset)
+            return
+        self._newest[changed.bucket] = len(self._ranges)
         self._ranges.append(changed)
 
     @property

@@ -12,6 +12,7 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scanner.client.offsets import OffsetRange
 from scanner.client.request_rows import (
     REQUEST_BYTES_MAX,
     REQUEST_ROWS_MAX,
@@ -22,6 +23,7 @@ from scanner.client.request_rows import (
     request_scale,
     split_rows,
 )
+from scanner.client.writer import WriteResult
 from scanner.data.keys import KeyCodec, buckets_of
 from scanner.data.table import TableDescription
 from scanner.errors import KeyInvalid, SchemaMismatch, ServerUnavailable
@@ -225,16 +227,32 @@ async def test_a_write_that_reaches_no_server_says_that_nothing_is_durable(
 async def test_many_rows_reach_many_buckets_in_few_commits() -> None:
     """One for each bucket, of as many rows as a request may have; deletes, whose rows may be large, in more."""
     rows = SCALE_MAX * REQUEST_ROWS_MAX
-    async with open_client(MemoryStore()) as (client, _):
+    async with open_client(MemoryStore()) as (client, server):
         table = await client.create_table("wide", pa.schema([("k", pa.int64())]), ["k"], buckets=16)
         keys = pa.table({"k": range(rows)})
         written = await table.write(
             pa.concat_tables(keys.slice(start, 5000) for start in range(0, rows, 5000))
         )
-        assert (written.rows, len(written.ranges)) == (rows, 16)
+        assert (written.rows, server.statistics().activity.commit_writes) == (rows, 16)
         assert (await table.new_scan().to_arrow()).num_rows == rows
-        assert len((await table.delete(keys)).ranges) > 16
+        await table.delete(keys)
+        assert server.statistics().activity.commit_writes > 16 + 16
         assert (await table.new_scan().to_arrow()).num_rows == 0
+
+
+async def test_a_writer_keeps_no_more_the_longer_it_is_open() -> None:
+    """Of changes that adjoin it keeps where they begin and end, however many requests they were; not of others'."""
+    async with open_client(MemoryStore()) as (client, _):
+        table = await client.create_table("k", pa.schema([("k", pa.int64())]), ["k"], buckets=1)
+        async with table.open_writer() as writer:
+            for key in range(20):
+                await writer.write(pa.table({"k": [key]}))
+                await writer.flush()
+            assert writer.result == WriteResult(20, (OffsetRange(0, 0, 20),))
+            await table.write(pa.table({"k": [20]}))
+            for key in 21, 22:
+                await writer.write(pa.table({"k": [key]}))
+        assert writer.result == WriteResult(22, (OffsetRange(0, 0, 20), OffsetRange(0, 21, 23)))
 
 
 @pytest.mark.parametrize("large", ["key", "row"])
