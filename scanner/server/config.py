@@ -275,7 +275,8 @@ class ScannerConfig:
     """Requests of one Write stream that may be decoded and wait for their response; one more is being decoded."""
 
     write_slice_rows_max: int = 8192
-    """Rows of a write encoded in one go; it bounds the time for which one write holds the event loop."""
+    """Rows of a write encoded in one go, of more than 64 columns fewer; it bounds the time for which one write holds
+    the event loop."""
 
     write_queue_requests_max: int = 256
     """Writes that may wait for the commit of one bucket; further ones wait to get in, give or take one a stream."""

@@ -8,7 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scanner.data.arrow_sizes import decoded_bytes
-from scanner.data.keys import bucket_of
+from scanner.data.keys import KeyCodec, bucket_of
+from scanner.data.rows import RowCodec
+from scanner.data.table import TableDescription
 from scanner.errors import ArgumentInvalid, ScannerError
 from scanner.proto.weir.v1 import tables_pb2 as pb
 from scanner.server.tables import writes
@@ -138,3 +140,26 @@ def test_slices_and_buckets_keep_the_row_order(slice_rows: int, buckets: int, de
             for key, row in zip(keys, rows, strict=True)
             if bucket_of(key, buckets) == bucket
         ]
+
+
+def test_wide_rows_are_encoded_in_smaller_slices() -> None:
+    """What takes time is cells: 8192 rows of a thousand columns would hold everything else up."""
+    columns = [pa.array(range(3000)), *[pa.array([True, None, False] * 1000)] * 999]
+    names = [f"c{index}" for index in range(1000)]
+    batch = pa.record_batch(columns, names)
+    wide = TableDescription("wide", batch.schema, ("c0",), 1)
+    batch = wide.conform(batch)
+    found = list(
+        encode_mutations(
+            batch,
+            delete=False,
+            key_codec=KeyCodec(wide),
+            row_codec=RowCodec(wide.schema),
+            slice_rows=8192,
+            row_bytes_max=10_000,
+        )
+    )
+    assert max(map(len, found)) * 1000 <= 8192 * 64
+    assert [row for part in found for row in part.rows.to_pylist()] == RowCodec(wide.schema).encode_batch(
+        batch
+    )
