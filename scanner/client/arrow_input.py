@@ -64,6 +64,8 @@ def to_arrow(rows: Rows) -> ArrowRows:
     """
     if isinstance(rows, pa.Table | pa.RecordBatch):
         return rows
+    if isinstance(rows, pa.RecordBatchReader):
+        return rows.read_all()  # Its stream in C would make its own error of what batches from Python raise.
     if is_rows(rows):
         own: Any = rows
         if hasattr(type(own), "to_native"):  # A frame of narwhals gives the stream of the one that it wraps.

@@ -14,7 +14,7 @@ import pyarrow as pa
 from scanner.client import client as trio_client
 from scanner.client import table as trio_table
 from scanner.client.admin import CheckpointInfo, CompactedLog, DrainBegun, SnapshotInfo, StreamInfo
-from scanner.client.arrow_input import Rows, is_rows, to_arrow
+from scanner.client.arrow_input import Rows
 from scanner.client.client import BUCKETS_DEFAULT
 from scanner.client.credentials import TlsSource, TokenSource
 from scanner.client.groups import GroupInfo, GroupSummary
@@ -36,6 +36,7 @@ from scanner.data.keys import ALL_KEYS, KeyRange
 from scanner.data.table import TableDescription
 from scanner.sync.leases import Lease, Leases
 from scanner.sync.portal import Portal
+from scanner.sync.rows import read_keys, read_rows
 from scanner.sync.scan import Scan
 from scanner.sync.transactions import Transaction
 from transport import TransportConfig
@@ -305,11 +306,11 @@ class Table:
 
     def write(self, rows: Rows, on_acknowledged: OnAcknowledged | None = None) -> WriteResult:
         """Insert or update rows; see `scanner.Table.write`. The callback runs in the client's thread."""
-        return self._portal.call(self._table.write, to_arrow(rows), on_acknowledged)
+        return self._portal.call(self._table.write, read_rows(rows), on_acknowledged)
 
     def delete(self, keys: Keys, on_acknowledged: OnAcknowledged | None = None) -> WriteResult:
         """Delete rows by their primary key; see `scanner.Table.delete`."""
-        return self._portal.call(self._table.delete, _read_keys(keys), on_acknowledged)
+        return self._portal.call(self._table.delete, read_keys(keys), on_acknowledged)
 
     def get(
         self,
@@ -321,7 +322,7 @@ class Table:
     ) -> GetResult:
         """Read rows by their primary key; see `scanner.Table.get`."""
         return self._portal.call(
-            self._table.get, _read_keys(keys), columns=columns, as_of=as_of, histories=histories
+            self._table.get, read_keys(keys), columns=columns, as_of=as_of, histories=histories
         )
 
     @contextmanager
@@ -430,9 +431,4 @@ class Writer:
 
     def write(self, rows: Rows) -> None:
         """Send rows; see `scanner.client.writer.Writer.write`. Waits while too much is not acknowledged."""
-        self._portal.call(self._writer.write, to_arrow(rows))
-
-
-def _read_keys(keys: Keys) -> Keys:
-    # Here and not in the client's thread: reading a stream may call the client again.
-    return to_arrow(keys) if is_rows(keys) else keys
+        self._portal.call(self._writer.write, read_rows(rows))

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from scanner.client.arrow_input import Rows, to_arrow
+from scanner.client.arrow_input import Rows
 from scanner.client.transactions import Operation, Published, Staged
 from scanner.client.transactions import PartWriter as TrioPartWriter
 from scanner.client.transactions import Transaction as TrioTransaction
 from scanner.sync.portal import Portal
+from scanner.sync.rows import read_rows
 
 
 class Transaction:
@@ -32,7 +33,7 @@ class Transaction:
     def stage(self, rows: Rows, *, part: int, attempt: int, operation: Operation = "upsert") -> Staged:
         """Stage rows, or keys to delete; see `scanner.Transaction.stage`."""
         return self._portal.call(
-            self._transaction.stage, to_arrow(rows), part=part, attempt=attempt, operation=operation
+            self._transaction.stage, read_rows(rows), part=part, attempt=attempt, operation=operation
         )
 
     @contextmanager
@@ -83,11 +84,11 @@ class PartWriter:
 
     def upsert(self, rows: Rows) -> None:
         """Send rows; see `scanner.client.transactions.PartWriter.upsert`."""
-        self._portal.call(self._writer.upsert, to_arrow(rows))
+        self._portal.call(self._writer.upsert, read_rows(rows))
 
     def delete(self, keys: Rows) -> None:
         """Send keys to delete; see `scanner.client.transactions.PartWriter.delete`."""
-        self._portal.call(self._writer.delete, to_arrow(keys))
+        self._portal.call(self._writer.delete, read_rows(keys))
 
     def close(self) -> Staged:
         """Make durable what was sent, and say what it was. Idempotent, and fine after the block."""

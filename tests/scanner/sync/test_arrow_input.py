@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
+from functools import partial
 
 import duckdb
 import numpy as np
@@ -88,6 +90,70 @@ def test_a_scan_is_written_to_another_table(client: scanner.sync.Client, table: 
     copy = client.create_table("copy", SCHEMA, ["k"], buckets=1)
     copy.write(table.new_scan())
     assert stored(copy).equals(ROWS)
+
+
+class StoppedError(Exception):
+    """A user's own."""
+
+
+@pytest.mark.parametrize("error", [StoppedError("mine"), KeyboardInterrupt(), scanner.DiskFull("full")])
+def test_what_a_readers_batches_raise_is_raised(table: scanner.sync.Table, error: BaseException) -> None:
+    """By each call that takes rows, of which nothing is written then: it is no error of pyarrow's."""
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield ROWS.slice(0, 10).to_batches()[0]
+        raise error
+
+    for call in calls_that_take_rows(table):
+        with pytest.raises(type(error)) as raised:
+            call(pa.RecordBatchReader.from_batches(ROWS.schema, batches()))
+        assert raised.value is error
+    assert stored(table).num_rows == 0
+
+
+@pytest.mark.parametrize("form", ["scan", "reader", "batches"])
+def test_a_scan_that_fails_where_it_is_written(
+    client: scanner.sync.Client, table: scanner.sync.Table, form: str
+) -> None:
+    """Its error is that of the call, under its own name."""
+    dropped = client.create_table("dropped", SCHEMA, ["k"], buckets=1)
+    scan = dropped.new_scan()
+    client.drop_table("dropped")
+    for call in calls_that_take_rows(table):
+        with pytest.raises(scanner.TableNotFound):
+            if form == "batches":
+                with scan.execute() as batches:
+                    call(batches)
+            else:
+                call(scan if form == "scan" else scan.to_batches())
+
+
+def test_an_endless_scan_is_no_rows(client: scanner.sync.Client, table: scanner.sync.Table) -> None:
+    """Whoever would wait for all of it would wait for ever."""
+    tail = client.create_table("tailed", SCHEMA, ["k"], buckets=1).new_scan().with_source("log")
+    for call in calls_that_take_rows(table):
+        with pytest.raises(scanner.ArgumentInvalid, match="this call wants every row"):
+            call(tail)
+
+
+def calls_that_take_rows(table: scanner.sync.Table) -> list[Callable[[object], object]]:
+    """One of each."""
+    version = table.transaction("load", 1)
+    return [
+        table.write,
+        table.delete,
+        table.get,
+        partial(in_block, table.open_writer, "write"),
+        partial(version.stage, part=0, attempt=0),
+        partial(in_block, partial(version.part, 0, 0), "upsert"),
+        partial(in_block, partial(version.part, 0, 0), "delete"),
+    ]
+
+
+def in_block(opened: Callable[[], AbstractContextManager[object]], method: str, given: object) -> None:
+    """Call a method of what a block opens."""
+    with opened() as writer:
+        getattr(writer, method)(given)
 
 
 @pytest.mark.parametrize("wrong", [[{"k": 1, "text": "a", "number": 0.5}], {"k": [1]}, "k", None])
