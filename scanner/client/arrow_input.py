@@ -65,7 +65,7 @@ def to_arrow(rows: Rows) -> ArrowRows:
     if isinstance(rows, pa.Table | pa.RecordBatch):
         return rows
     if isinstance(rows, pa.RecordBatchReader):
-        return rows.read_all()  # Its stream in C would make its own error of what batches from Python raise.
+        return _read_all(rows)
     if is_rows(rows):
         own: Any = rows
         if hasattr(type(own), "to_native"):  # A frame of narwhals gives the stream of the one that it wraps.
@@ -97,6 +97,32 @@ def to_arrow(rows: Rows) -> ArrowRows:
         "rows are an Arrow table, a data frame of polars or pandas, or another Arrow stream, not"
         f" {type(rows).__name__}; make a table of dicts with pyarrow.Table.from_pylist"
     )
+
+
+def _read_all(reader: pa.RecordBatchReader) -> pa.Table:
+    """All batches of a reader.
+
+    Its stream in C would take them for what its schema says, whatever they are: octets of floats for integers, where
+    their columns are in another order. And it would make an error of pyarrow's of what they raise.
+
+    Raises:
+        SchemaMismatch: A batch has other columns than the schema says.
+        Exception: What the batches raise.
+    """
+    schema, batches = reader.schema, []
+    for batch in reader:
+        if (batch.schema.names, batch.schema.types) != (schema.names, schema.types):
+            raise SchemaMismatch(
+                f"a batch of the reader has the columns {_described(batch.schema)}, and the reader's schema says"
+                f" {_described(schema)}; make them the same"
+            )
+        # The schema may say that there are no nulls, and the batch not.
+        batches.append(pa.RecordBatch.from_arrays(batch.columns, schema=schema))
+    return pa.Table.from_batches(batches, schema=schema)
+
+
+def _described(schema: pa.Schema) -> str:
+    return f"({', '.join(f'{field.name} {field.type}' for field in schema)})"
 
 
 def _require_own_values(rows: Any) -> None:

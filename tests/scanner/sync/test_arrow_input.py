@@ -111,6 +111,30 @@ def test_what_a_readers_batches_raise_is_raised(table: scanner.sync.Table, error
     assert stored(table).num_rows == 0
 
 
+@pytest.mark.parametrize(
+    "other",
+    [
+        pa.table({"number": [0.5], "text": ["a"], "k": pa.array([1], pa.int64())}),
+        pa.table({"k": pa.array([1], pa.int32()), "text": ["a"], "number": [0.5]}),
+        pa.table({"k": pa.array([1.0]), "text": ["a"], "number": pa.array([1], pa.int64())}),
+    ],
+)
+def test_a_readers_batches_are_what_its_schema_says(table: scanner.sync.Table, other: pa.Table) -> None:
+    """Or they are refused: in Arrow's stream the octets of a float would be those of an integer."""
+    batches = [ROWS.slice(0, 10).to_batches()[0], *other.to_batches()]
+    for call in calls_that_take_rows(table):
+        with pytest.raises(scanner.SchemaMismatch, match="a batch of the reader has the columns"):
+            call(pa.RecordBatchReader.from_batches(ROWS.schema, batches))
+    assert stored(table).num_rows == 0
+
+
+def test_a_readers_batches_may_have_nulls_where_its_schema_has_none(table: scanner.sync.Table) -> None:
+    """By their schema: whoever makes a reader with the schema of the table makes batches without."""
+    never_null = pa.schema([field.with_nullable(False) for field in ROWS.schema])
+    assert table.write(pa.RecordBatchReader.from_batches(never_null, ROWS.to_batches())).rows == 20_000
+    assert stored(table).equals(ROWS)
+
+
 @pytest.mark.parametrize("form", ["scan", "reader", "batches"])
 def test_a_scan_that_fails_where_it_is_written(
     client: scanner.sync.Client, table: scanner.sync.Table, form: str
