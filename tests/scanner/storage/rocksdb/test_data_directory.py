@@ -93,7 +93,8 @@ def test_foreign_things_are_left_and_reported_once(tmp_path: Path, caplog: pytes
     shutil.copytree(tables / "000000", tables / "000099")
     for strange in (tables / "notes.txt", tables / "000007.dropped", checkpoints / "x.creating"):
         strange.write_text("mine")
-    (tables / "7.dropped").mkdir()
+    for strange in (tables / "7.dropped", tables / "0000007.dropped"):
+        (strange / "0000").mkdir(parents=True)
     (tables / "000008.creating").symlink_to(tables / "000000")
     (checkpoints / "000012").mkdir()
     foreign = {
@@ -106,7 +107,7 @@ def test_foreign_things_are_left_and_reported_once(tmp_path: Path, caplog: pytes
         caplog.clear()
         assert rows_by_table(tmp_path) == {"one": {1: "one"}}
         lines = [each for each in caplog.messages if "left as it is" in each]
-        assert len(lines) == len([each for each in foreign if each.parent in (tables, checkpoints)]) == 8
+        assert len(lines) == len([each for each in foreign if each.parent in (tables, checkpoints)]) == 9
     assert all(path.exists() or path.is_symlink() for path in foreign)
     assert all(path.read_bytes() == content for path, content in foreign.items() if content is not None)
 
@@ -116,13 +117,16 @@ def test_what_others_put_into_a_table_outlives_its_drop(
 ) -> None:
     """A drop removes what the server made, and says what it left."""
     make_tables(tmp_path, "one")
-    (tmp_path / "tables" / "000000" / "notes.txt").write_text("mine")
+    for parent in (tmp_path / "tables" / "000000", tmp_path / "tables" / "000000" / "copies"):
+        parent.mkdir(exist_ok=True)
+        (parent / "notes.txt").write_text("mine")
     with RocksStore.open(tmp_path) as store:
         store.drop_table("one")()
-    assert (tmp_path / "tables" / "000000.dropped" / "notes.txt").read_text() == "mine"
-    assert "because others put notes.txt into it" in caplog.text
+    left = tmp_path / "tables" / "000000.dropped"
+    assert [each.read_text() for each in (left / "notes.txt", left / "copies" / "notes.txt")] == ["mine"] * 2
+    assert "because others put copies, notes.txt into it" in caplog.text
     assert rows_by_table(tmp_path) == {}
-    assert names_in(tmp_path / "tables" / "000000.dropped") == ["notes.txt"]
+    assert names_in(left) == ["copies", "notes.txt"]
 
 
 def test_a_name_that_rocksdb_takes_for_another_is_refused(

@@ -684,3 +684,22 @@ def test_two_stores_do_not_replace_each_others_catalog(tmp_path: Path) -> None:
             assert second.read_document("leases.json") is None
     with RocksStore.open(tmp_path) as store:
         assert [table.name for table in store.tables()] == ["items", "second"]
+
+
+def test_a_bucket_that_was_put_back_while_it_was_idle_begins_a_history(tmp_path: Path) -> None:
+    """It is another one than was closed: at its offsets, tokens of before would show other rows."""
+    with RocksStore.open(tmp_path / "data") as store:
+        store.create_table(ITEMS)
+        bucket = store.bucket("items", 0)
+        (directory,) = (tmp_path / "data" / "tables").glob("*/0000")
+        for number in range(2):
+            bucket.commit([[put(number, "before")]])
+            bucket.close_idle()
+            if not number:
+                shutil.copytree(directory, tmp_path / "aside")
+        assert len(bucket.lineage.histories) == 1
+        for file in directory.iterdir():
+            file.unlink()
+        shutil.copytree(tmp_path / "aside", directory, dirs_exist_ok=True)
+        bucket.commit([[put(2, "after")]])
+        assert len(bucket.lineage.histories) == 2
