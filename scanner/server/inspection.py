@@ -186,16 +186,16 @@ class Inspection:
         return catalog, found
 
     def _documents(self) -> Iterator[Finding]:
-        for path in entries_of(self._path / DOCUMENTS_NAME):
-            self.counts.documents += 1
+        paths = entries_of(self._path / DOCUMENTS_NAME)
+        for path in (each for each in paths if not each.name.endswith("~")):  # These were not finished.
             try:
-                if not path.name.endswith("~"):
-                    self._read_document(path.name)
+                self._read_document(path.name)
             except ScannerError as error:
-                if path.name in _DOCUMENTS:
-                    yield Finding(Severity.ERROR, self._name(path), error.message, *_DOCUMENTS[path.name])
-                else:
+                if path.name not in _DOCUMENTS:
                     yield Finding(Severity.NOTE, self._name(path), "it is no document of weir")
+                    continue
+                yield Finding(Severity.ERROR, self._name(path), error.message, *_DOCUMENTS[path.name])
+            self.counts.documents += 1
 
     def _read_document(self, name: str) -> None:
         content = read_document(self._path, name)

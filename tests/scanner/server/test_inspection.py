@@ -424,6 +424,15 @@ def test_a_loss_stays_on_record(data: Path) -> None:
     ]
 
 
+def test_what_is_no_document_does_not_count_as_one(data: Path) -> None:
+    """Neither a copy that somebody made nor what a crash left unfinished was looked at."""
+    for name in ("leases.json.bak", "leases.json~"):
+        (data / "documents" / name).touch(0o600)
+    inspection = Inspection(data, now_ms=0)
+    assert [each.where for each in inspection.findings()] == ["documents/leases.json.bak"]
+    assert inspection.counts.documents == 1
+
+
 def test_strays_and_modes(data: Path) -> None:
     """What nobody knows and what others may read is told, as no error."""
     (data / "tables" / "000005").mkdir(0o700)
