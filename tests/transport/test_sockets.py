@@ -222,18 +222,25 @@ async def test_nobody_answers(
     assert str(caught.value) == f"cannot connect to {host_port(host, 1)}: no answer within 10 s{more}"
 
 
-async def test_who_said_nothing_is_passed_over_the_next_time() -> None:
+async def test_who_said_nothing_is_passed_over_the_next_time(mock_clock: trio.testing.MockClock) -> None:
     """A stopped server takes connections, and is the quickest to; the host's other address may have one that lives."""
     trio.socket.set_custom_hostname_resolver(TwoAddresses())
-    impatient = TransportConfig(handshake_timeout_s=0.05)
     silent: set[str] = set()
-    async with transport.serve({"/echo": echo}, host=TwoAddresses.SECOND) as server:
-        with socket.create_server((TwoAddresses.FIRST, server.port)):
-            with pytest.raises(ConnectionLost, match=r"within 0\.05 s"):
-                async with transport.connect(
-                    "two.example", server.port, config=impatient, silent=silent
-                ) as client:
+
+    async def let_time_pass(listener: socket.socket) -> None:
+        await trio.lowlevel.wait_readable(listener)  # The client is connected, and waits.
+        mock_clock.autojump_threshold = 0
+
+    async with (
+        transport.serve({"/echo": echo}, host=TwoAddresses.SECOND) as server,
+        trio.open_nursery() as nursery,
+    ):
+        with socket.create_server((TwoAddresses.FIRST, server.port)) as stopped:
+            nursery.start_soon(let_time_pass, stopped)
+            with pytest.raises(ConnectionLost, match="within 10 s"):
+                async with transport.connect("two.example", server.port, silent=silent) as client:
                     await client.wait_openable()
+            mock_clock.autojump_threshold = math.inf
             for _ in range(2):
                 assert silent == {TwoAddresses.FIRST}
                 async with transport.connect("two.example", server.port, silent=silent) as client:
