@@ -14,9 +14,9 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -44,9 +44,14 @@ def request_scale(buckets: int) -> int:
     return max(1, min(SCALE_MAX, buckets // _BUCKETS_EACH))
 
 
-def conformed(
-    rows: ArrowRows, conform: Callable[..., pa.RecordBatch], scale: int = 1
-) -> Iterator[pa.RecordBatch]:
+class Conform(Protocol):
+    """`TableDescription.conform`, or `conform_keys`."""
+
+    def __call__(self, batch: pa.RecordBatch, *, first_row: int = 0) -> pa.RecordBatch:
+        """Check a batch, whose first row errors give that number, and cast it."""
+
+
+def conformed(rows: ArrowRows, conform: Conform, scale: int = 1) -> Iterator[pa.RecordBatch]:
     """Rows as a table has them, in batches of the size of a request.
 
     Args:

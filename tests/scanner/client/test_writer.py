@@ -164,6 +164,14 @@ def test_a_dictionary_without_values_is_nulls(column: pa.DictionaryArray) -> Non
         list(conformed(pa.table({"k": column}), TABLE.conform_keys))
 
 
+def test_a_key_that_is_refused_has_its_number_among_all() -> None:
+    """Keys and rows are looked at in pieces, each of which is told where it begins."""
+    rows = pa.table({"k": [*range(REQUEST_ROWS_MAX), None], "text": pa.nulls(REQUEST_ROWS_MAX + 1)})
+    for some, conform in ((rows, TABLE.conform), (rows.select(["k"]), TABLE.conform_keys)):
+        with pytest.raises(KeyInvalid, match=f"'k' is null in row {REQUEST_ROWS_MAX};"):
+            list(conformed(some, conform))
+
+
 def test_a_dictionary_of_values_of_another_kind_is_refused_before_a_row_is_sent() -> None:
     """Also where the first chunks have none of them, or an index is none."""
     values = pa.array([1.0]).dictionary_encode()
