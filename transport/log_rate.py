@@ -19,15 +19,15 @@ class LineRate:
     """When one kind of line is due."""
 
     def __init__(self) -> None:
-        self._silent_until = -math.inf
+        self._written = -math.inf
         self._unwritten = 0
 
     def due(self, now: float) -> bool:
-        """Whether a line may be written now. It is, then."""
-        if now < self._silent_until:
+        """Whether a line may be written now. It is, then; also where a clock of the machine's was set back."""
+        if 0 <= now - self._written < _LOGGED_S:
             self._unwritten += 1
             return False
-        self._silent_until = now + _LOGGED_S
+        self._written = now
         return True
 
     def take_unwritten(self) -> int:

@@ -149,9 +149,8 @@ class LazyGroup(OneLineGroup):
             if ctx.resilient_parsing:  # A shell asks how a word may go on: it has no use for an error.
                 return None
             raise Failure(str(error)) from None
-        command.help = (
-            command.help or _COMMANDS[cmd_name][1]
-        )  # Python's -OO takes docstrings, which are the help.
+        # Python's -OO takes docstrings, which are the help.
+        command.help = command.help or _COMMANDS[cmd_name][1]
         return command
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
