@@ -36,7 +36,7 @@ from scanner.errors import (
 from scanner.server.failures import Failures
 from scanner.server.image_policy import Shown, Verdict, is_stale, judge
 from scanner.sources.image_builder import ImageBuilder
-from scanner.storage.images.format import ImageDamaged, ImageHeader, block_payload_bytes
+from scanner.storage.images.format import BLOCK_BYTES_MAX, ImageDamaged, ImageHeader, block_payload_bytes
 from scanner.storage.images.reader import Image
 from scanner.storage.images.removal import UNFINISHED, find_images, remove_strays
 from scanner.storage.images.writer import ImageWriter
@@ -57,8 +57,8 @@ UNUSED_S: Final = 3600.0
 """An image that no scan has read for so long makes room for another one."""
 _FILES_BY_ROWS: Final = 4
 """Files may take so many times what their rows do, about: with what was replaced and is not cleaned up yet."""
-_ROOM_BYTES: Final = 1024 * 1024
-"""With less room than this for what is written next, another image goes."""
+_ROOM_BYTES: Final = 2 * BLOCK_BYTES_MAX
+"""With less room than this beside the rows that are written next, another image goes: rows may take more as Arrow."""
 _logger = logging.getLogger(__name__)
 
 
@@ -329,8 +329,9 @@ class ImageKeeper:
             while more:
                 begun_at, written = trio.current_time(), self._catalog.activity.commit_writes
                 more = builder.read()
-                if writer.bytes_max - writer.size_bytes < _ROOM_BYTES:
-                    await self._make_room(making.path, writer.size_bytes + _ROOM_BYTES)
+                wanted_bytes = writer.size_bytes + builder.waiting_bytes + _ROOM_BYTES
+                if writer.bytes_max < wanted_bytes:
+                    await self._make_room(making.path, wanted_bytes)
                     writer.bytes_max = min(disk_bytes, self._allowed(making.path))
                 await self._run_blocking(builder.write)
                 making.rows = builder.rows_written

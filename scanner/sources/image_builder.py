@@ -60,6 +60,11 @@ class ImageBuilder:
         self._ended = False
         self.rows_written = 0
 
+    @property
+    def waiting_bytes(self) -> int:
+        """Stored octets of the rows that are read and not written."""
+        return self._stored.nbytes
+
     def read(self) -> bool:
         """Read some more rows, a few milliseconds long.
 

@@ -393,6 +393,29 @@ async def test_as_many_images_as_it_takes_make_room(
         assert files(tmp_path) == ["0000.image"]
 
 
+@pytest.mark.parametrize(("rows", "length"), [(16_000, 400), (3, 8 << 20)], ids=["blocks", "rows"])
+async def test_room_is_made_for_whole_blocks(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock, rows: int, length: int
+) -> None:
+    """Of 2 MiB, or of a row that is larger: wherever the bound is in a block, the other image goes, and it fits."""
+    async with serving(tmp_path) as at:
+        for name, count in {"large": rows, "other": rows * 2 // 3}.items():
+            await at.create(name, rows=0)
+            await at.write(range(count), name, "x" * length)
+        await at.make("large")
+        enough = at.images.disk_bytes
+        await at.images.drop(await at.catalog.table("large"), 0)
+    for part in range(4):
+        async with serving(tmp_path) as at:
+            await at.make("other")
+        bound = enough + part * (enough // 16)
+        async with serving(tmp_path, replace(CONFIG, image_disk_bytes_max=bound)) as at:
+            autojump_clock.jump(UNUSED_S)
+            await at.make("large")
+            assert at.images.disk_bytes == enough
+            await at.images.drop(await at.catalog.table("large"), 0)
+
+
 async def test_an_image_that_is_looked_at_while_it_is_made_does_not_count_twice(tmp_path: Path) -> None:
     """What is written of it is its own, and not another image's."""
     async with serving(tmp_path) as at:
