@@ -19,6 +19,7 @@ import hashlib
 import itertools
 import json
 import struct
+from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -119,16 +120,17 @@ class FramePlaces:
         places: Where it begins, in the order of the stage.
     """
 
-    def __init__(self, buckets: Sequence[int], places: Sequence[int]) -> None:
+    def __init__(self, buckets: array[int], places: array[int]) -> None:
         # Twelve octets a frame: a version may have millions.
         order = np.argsort(np.array(buckets, np.uint32), kind="stable")
         self._buckets = np.array(buckets, np.uint32)[order]
         self._places = np.array(places, np.uint64)[order]
 
-    def of(self, bucket: int) -> list[int]:
+    def of(self, bucket: int) -> Iterator[int]:
         """Those of one bucket, in order."""
-        start, end = np.searchsorted(self._buckets, (bucket, bucket + 1))
-        return [int(each) for each in self._places[start:end]]
+        # Numbers of the same type: else all buckets would be converted for each that asks.
+        start, end = np.searchsorted(self._buckets, np.array((bucket, bucket + 1), np.uint32))
+        return map(int, self._places[start:end])
 
 
 def find_frames(source: StageSource, table_id: int, key: StageKey) -> FramePlaces:
@@ -143,7 +145,7 @@ def find_frames(source: StageSource, table_id: int, key: StageKey) -> FramePlace
         DataCorrupted: It is damaged, cut off, or another one.
         StoreFailed: The disk refused.
     """
-    buckets, places = [], []
+    buckets, places = array("I"), array("Q")
     for at, header in _frames_of_mutations(source, table_id, key):
         buckets.append(header.kind)
         places.append(at)

@@ -152,7 +152,8 @@ class _Hashes:
 class ChosenStages:
     """The stages of a version, as they are read for one bucket after the other. Any thread may.
 
-    Each is walked through once: to do that for every bucket would take time that is quadratic in their number.
+    Each is walked through by the buckets that begin at once: by every bucket, that would take time that is quadratic in
+    their number.
 
     Args:
         files: Of the table.

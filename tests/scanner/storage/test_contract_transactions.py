@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import tracemalloc
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
@@ -361,3 +362,22 @@ def test_a_share_begins_with_the_first_piece_that_changes_something(store: Store
     assert bucket.offset_at(before_us + 1) == bucket.offset_at(bucket.newest_commit_us) == 2
     bucket.truncate_log(2)
     assert bucket.truncated_commit_us == before_us
+
+
+def test_the_places_of_frames_take_few_octets() -> None:
+    """A stage may have millions: none is kept as a number of Python's, and those of one bucket are no copy of all."""
+    buckets, frames = 50, 20_000
+    frame_of = [next(mutation_frames({each: [Mutation(b"key", b"row")]}))[0] for each in range(buckets)]
+    head, tail = head_frame(1, KEY), tail_frame(frames, frames)
+    source = MemoryStageSource(b"".join([head, *frame_of * (frames // buckets), tail]))
+    tracemalloc.start()
+    places = find_frames(source, 1, KEY)
+    kept, most = tracemalloc.get_traced_memory()
+    tracemalloc.reset_peak()
+    found = sum(1 for _ in places.of(7))
+    _, most_of_one = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert found == frames // buckets
+    assert kept < 14 * frames
+    assert most < 60 * frames
+    assert most_of_one - kept < 4 * frames
