@@ -391,11 +391,12 @@ class _Call:
 
     def begin(self) -> None:
         """Run the handler in a task of its own, unless the call is over, or out of time."""
-        late = self._deadline <= trio.current_time()
-        if late and not self.over:
-            _end_late(self._stream)  # A handler that waits for nothing would answer.
-        if late or self.over:
+        if self.over:
             self.drop()
+            return
+        if self._deadline <= trio.current_time():
+            # A handler that waits for nothing would answer. Not dropped: a reset of it may not have been told yet.
+            _end_late(self._stream)
             return
         self._driver.call_starts.begun()
         self._nursery.start_soon(

@@ -614,7 +614,13 @@ async def test_plaintext_at_a_tls_port_has_a_line_now_and_then(
 def test_a_clock_that_is_set_back_silences_no_line() -> None:
     """Lines of trio have the machine's time, which may jump by years."""
     rate = LineRate()
-    assert [rate.due(now) for now in (5000.0, 5009.0, 100.0, 109.0, 110.0)] == [True, False, True, False, True]
+    assert [rate.due(now) for now in (5000.0, 5009.0, 100.0, 109.0, 110.0)] == [
+        True,
+        False,
+        True,
+        False,
+        True,
+    ]
     assert rate.take_unwritten() == 2
 
 

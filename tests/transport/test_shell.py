@@ -242,6 +242,16 @@ async def test_a_call_without_time_does_not_begin() -> None:
         assert memory.server.statistics().totals.streams == 4
 
 
+async def test_a_call_without_time_that_is_reset_at_once_counts() -> None:
+    """Its reset comes with it, and is told behind it."""
+    async with memory_server({"/test.Test/Method": echo}) as memory:
+        late = wire.headers(1, [*wire.REQUEST, ("grpc-timeout", "0S")])
+        await memory.peer.send(wire.PREFACE, wire.settings(), late + wire.reset(1))
+        await memory.peer.settle()
+        assert memory.server.statistics().streams == 0
+        assert memory.server.statistics().totals.streams == 1
+
+
 async def test_stalled_consumer_stops_nothing_else() -> None:
     """A handler that does not read stops neither another call nor the answers to PINGs."""
 
