@@ -40,12 +40,11 @@ of them waits for (`transport.fairness`): so a call begins with each step, and n
 connections do not wait for it: who opens calls without an end would leave them little."""
 REOPEN_INTERVAL_S: Final = 1.0
 """How often a parked scan that finds no room for its snapshot tries again."""
-_STEP_BYTES_MIN: Final = 64 * 1024
-"""Less would be all overhead."""
-_FIRST_STEP_BYTES_MAX: Final = 128 * 1024
-"""The first batch of a scan is not to wait for a whole block of each scan that begins with it."""
+_FIRST_STEP_BYTES: Final = 48 * 1024
+"""A batch of them is sent at once on a new connection, too, which takes 64 KiB by TCP as by HTTP/2: the rest of a
+longer one would wait until the next step, a long one, has ended. Less would be all overhead."""
 _FIRST_STEPS_MAX: Final = 8
-"""First steps in a row while further ones wait: about as many bytes as the further one reads (`_FIRST_STEP_BYTES_MAX`,
+"""First steps in a row while further ones wait: half of what the further one reads (`_FIRST_STEP_BYTES`,
 `_SHARED_STEP_BYTES_MIN`). At three, a third of what 64 new scans waited for were second steps of the quicker ones."""
 _ROUND_BYTES: Final = 4 << 20
 """Stored bytes that all scans read which take their steps in turns, until each has had one."""
@@ -121,8 +120,8 @@ class StepTurns:
     Invariants:
 
     1. From one step to the next every other task that can run has its turn.
-    2. While there are both, eight first steps come to one further, which reads as much: neither many running scans nor
-       many new ones keep the others waiting.
+    2. While there are both, eight first steps come to one further, which reads twice as much: neither many running
+       scans nor many new ones keep the others waiting.
     3. A connection whose calls begin may have quiet rounds behind its steps, but no step of another one waits for them.
     4. The more wait, the smaller the steps are (`step_bytes`), down to a least size: a scan that steps alone pays for
        few steps, and a round of many does not take longer for it.
@@ -227,27 +226,26 @@ class SlowStart:
     __slots__ = ("_bytes",)
 
     def __init__(self) -> None:
-        self._bytes = _STEP_BYTES_MIN
+        self._bytes = _FIRST_STEP_BYTES
 
     @property
     def first(self) -> bool:
         """Whether the next step is the first one, or the first after a park."""
-        return self._bytes == _STEP_BYTES_MIN
+        return self._bytes == _FIRST_STEP_BYTES
 
     def next_step_bytes(self, credit_bytes: int) -> int:
-        """Stored bytes to read in the next step: doubling from 64 KiB; all that the credit allows, if that is more.
+        """Stored bytes to read in the next step: doubling from 48 KiB; all that the credit allows, if that is more.
 
         Args:
-            credit_bytes: Credit left. The first step reads 128 KiB of it at most.
+            credit_bytes: Credit left. The first step reads 48 KiB whatever it is.
         """
-        room = min(credit_bytes, _FIRST_STEP_BYTES_MAX) if self.first else credit_bytes
-        size = max(room, self._bytes)
+        size = self._bytes if self.first else max(credit_bytes, self._bytes)
         self._bytes = min(2 * self._bytes, _STEP_BYTES_MAX)
         return size
 
     def restart(self) -> None:
         """Begin anew: the consumer has stalled."""
-        self._bytes = _STEP_BYTES_MIN
+        self._bytes = _FIRST_STEP_BYTES
 
 
 class WholeBlocks:

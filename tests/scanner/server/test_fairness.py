@@ -37,27 +37,27 @@ KIB = 1024
 BUCKETS = range(40)
 
 
-def test_steps_double_from_64_kib_up_to_a_bound() -> None:
+def test_steps_double_from_48_kib_up_to_a_bound() -> None:
     """A consumer that goes on taking gets larger steps; after a stall they begin anew."""
     slow_start = SlowStart()
-    assert [slow_start.next_step_bytes(1) for _ in range(4)] == [64 * KIB, 128 * KIB, 256 * KIB, 512 * KIB]
+    assert [slow_start.next_step_bytes(1) for _ in range(4)] == [48 * KIB, 96 * KIB, 192 * KIB, 384 * KIB]
     for _ in range(40):
         largest = slow_start.next_step_bytes(1)
     assert largest == 1 << 30
     slow_start.restart()
-    assert slow_start.next_step_bytes(1) == 64 * KIB
+    assert slow_start.next_step_bytes(1) == 48 * KIB
 
 
 def test_a_step_is_as_large_as_the_credit() -> None:
-    """What the consumer has room for is read at once; the first step is a small one, so that its rows come soon."""
+    """What the consumer has room for is read at once; the first step's rows are what a new connection takes at once."""
     slow_start = SlowStart()
     first = [slow_start.first]
-    assert slow_start.next_step_bytes(1 << 40) == 128 * KIB
+    assert slow_start.next_step_bytes(1 << 40) == 48 * KIB
     first.append(slow_start.first)
     assert slow_start.next_step_bytes(1 << 40) == 1 << 40
     assert first == [True, False]
     slow_start.restart()
-    assert slow_start.next_step_bytes(100 * KIB) == 100 * KIB
+    assert slow_start.next_step_bytes(100 * KIB) == 48 * KIB
 
 
 def test_a_step_for_a_page_reads_what_is_missing() -> None:
