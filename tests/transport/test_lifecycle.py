@@ -596,6 +596,7 @@ async def test_plaintext_at_a_tls_port_has_a_line_now_and_then(
             await raw.send_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
             while await raw.receive_some():
                 pass
+        await trio.testing.wait_all_tasks_blocked()  # The server may write its line behind its last octet.
 
     for tls in (server_tls(tmp_path), None):
         async with serve({}, ssl_context=tls) as server:
