@@ -23,7 +23,11 @@ class LineRate:
         self._unwritten = 0
 
     def due(self, now: float) -> bool:
-        """Whether a line may be written now. It is, then; also where a clock of the machine's was set back."""
+        """Whether a line may be written now, after which the next ten seconds are silent.
+
+        Args:
+            now: In seconds, of any clock. One that was set back silences nothing.
+        """
         if 0 <= now - self._written < _LOGGED_S:
             self._unwritten += 1
             return False
@@ -48,10 +52,17 @@ class RatedLog:
         self._rates: dict[str, LineRate] = {}
 
     def info(self, now: float, what: str, peer: str, why: str) -> None:
-        """Write `what`, which names the peer by %s, and why; now and then.
+        """Write a line, unless one of its kind was written in the last ten seconds.
 
-        Lines of one kind differ in their peers, and in numbers of their reasons: what checks every few seconds whether
-        a port is open hides no line about another fault. The next line of a kind says how many there were meanwhile.
+        Lines are of one kind if they differ only in their peers and in the numbers of their reasons. So a health check
+        that opens the port every few seconds hides no line about another fault. The next line of a kind says how many
+        were left out.
+
+        Args:
+            now: In seconds, of any clock.
+            what: What happened; `%s` stands for the peer.
+            peer: Its address.
+            why: The reason.
         """
         kind = what + _NUMBERS.sub("", why)
         if kind not in self._rates and len(self._rates) >= _KINDS_MAX:
