@@ -122,9 +122,10 @@ class FramePlaces:
 
     def __init__(self, buckets: array[int], places: array[int]) -> None:
         # Twelve octets a frame: a version may have millions.
-        order = np.argsort(np.array(buckets, np.uint32), kind="stable")
-        self._buckets = np.array(buckets, np.uint32)[order]
-        self._places = np.array(places, np.uint64)[order]
+        of_frames = np.asarray(buckets, np.uint32)
+        order = np.argsort(of_frames, kind="stable")
+        self._buckets = of_frames[order]
+        self._places = np.asarray(places, np.uint64)[order]
 
     def of(self, bucket: int) -> Iterator[int]:
         """Those of one bucket, in order."""
