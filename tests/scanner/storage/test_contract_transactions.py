@@ -366,7 +366,7 @@ def test_a_share_begins_with_the_first_piece_that_changes_something(store: Store
 
 def test_the_places_of_frames_take_few_octets() -> None:
     """A stage may have millions: none is kept as a number of Python's, and those of one bucket are no copy of all."""
-    buckets, frames = 50, 20_000
+    buckets, frames = 50, 100_000
     frame_of = [next(mutation_frames({each: [Mutation(b"key", b"row")]}))[0] for each in range(buckets)]
     head, tail = head_frame(1, KEY), tail_frame(frames, frames)
     source = MemoryStageSource(b"".join([head, *frame_of * (frames // buckets), tail]))
