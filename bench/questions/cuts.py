@@ -200,18 +200,24 @@ def run(
     names: tuple[str, ...],
     seed: int,
 ) -> list[Bar]:
-    """Run the scenarios, write the JSON, and print; `positions` and `inside` are those of `chosen`."""
-    found = []
+    """Run the scenarios, print each as it ends, and write the JSON; `positions` and `inside` are those of `chosen`."""
+    found: list[Found] = []
+
+    def ended(each: Found) -> None:
+        found.append(each)
+        line = f"{each.scenario}: {each.tally}; {each.seconds:.0f} s"
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
     with _progress(console) as told:
         for scenario in SCENARIOS:
             if scenario.name in (names or NAMES):
                 with _store(rocks=rocks) as store:
                     arguments = (scenario, store, keys, positions, inside, seed, told)
                     clock = trio.testing.MockClock(autojump_threshold=0)
-                    found.append(trio.run(run_scenario, *arguments, clock=clock))
+                    ended(trio.run(run_scenario, *arguments, clock=clock))
         if KILLED in (names or NAMES):
             with tempfile.TemporaryDirectory() as directory:
-                found.append(trio.run(run_killed, Path(directory) / "data", KILLED_ROWS, KILLS, seed, told))
+                ended(trio.run(run_killed, Path(directory) / "data", KILLED_ROWS, KILLS, seed, told))
     judged = bars(found)
     write_json(
         output,
@@ -223,9 +229,6 @@ def run(
         seed=seed,
     )
     console.print(_table(found))
-    for each in found:
-        for failure in each.tally.failed:
-            console.print(f"{each.scenario}, cut {failure}", markup=False, highlight=False)
     return judged
 
 
