@@ -556,7 +556,8 @@ def cuts(
 ) -> None:
     """Scans cut at every place, in every model: is a row lost or repeated, or a digest changed?
 
-    Takes some hundred minutes; says each scenario as it ends. Example: python -m bench cuts --rows 1000 --only quiet --only killed
+    Takes some hundred minutes, and says each scenario as it ends. Example:
+    python -m bench cuts --rows 1000 --only quiet --only killed
     """
     from bench.questions.cuts import NAMES, run
 
