@@ -330,8 +330,9 @@ class ScannerConfig:
                 )
             if math.isnan(value):
                 raise ValueError(f"{field.name} must be a number")
-            if value <= 0 and field.name not in _MAY_BE_ZERO:
-                raise ValueError(f"{field.name} must be above 0, but is {value}")
+            if value < 0 or (value == 0 and field.name not in _MAY_BE_ZERO):
+                least = "at least" if field.name in _MAY_BE_ZERO else "above"
+                raise ValueError(f"{field.name} must be {least} 0, but is {value}")
         if math.isinf(self.lease_ttl_s):
             raise ValueError("lease_ttl_s must be finite: a lease without an end could never be reclaimed")
         if self.image_core_share > 1:

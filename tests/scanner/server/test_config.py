@@ -21,7 +21,9 @@ def test_the_defaults_are_those_of_the_session_model_as_merged() -> None:
 @pytest.mark.parametrize(
     ("changes", "names"),
     [
-        ({"block_rows_max": 0}, "block_rows_max"),
+        ({"block_rows_max": 0}, "block_rows_max must be above 0, but is 0"),
+        ({"checkpoint_interval_s": -1.0}, "checkpoint_interval_s must be at least 0, but is -1.0"),
+        ({"image_cache_bytes_max": -1}, "image_cache_bytes_max must be at least 0"),
         ({"heartbeat_interval_s": 4000.0}, "heartbeat_interval_s"),
         ({"tail_heartbeat_interval_s": 4000.0}, "tail_heartbeat_interval_s"),
         ({"batch_bytes": 100, "batch_bytes_max": 99}, "batch_bytes .* batch_bytes_max"),
