@@ -102,9 +102,9 @@ class Scenario:
 
 
 QUIET: Final = Scenario(name="quiet")
-HYBRID: Final = Scenario(name="hybrid", source="hybrid", credit_bytes=3_000, writes_before=6)
+HYBRID: Final = Scenario(name="hybrid", source="hybrid", writes_before=6)
 IMAGE_WRITER: Final = Scenario(name="image-writer", image=ImageFate.KEPT, write_every=20, writes_between=2)
-LOG: Final = Scenario(name="log", source="log", credit_bytes=3_000, writes_before=6)
+LOG: Final = Scenario(name="log", source="log", writes_before=6)
 SCENARIOS: Final = (
     QUIET,
     Scenario(name="writer", write_every=20, writes_between=2),

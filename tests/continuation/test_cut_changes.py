@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from scanner.server.scan.tokens import TokenState
     from tests.continuation.conftest import CutPoints
 
-KEYS = 40
+KEYS = 80
 PLACES = everyday("40", nightly="frames")
 """Ends of frames, spread evenly; at night all, as `python -m bench cuts` has it with more rows."""
 SEED = 4
