@@ -43,6 +43,10 @@ REOPEN_INTERVAL_S: Final = 1.0
 _FIRST_STEP_BYTES: Final = 48 * 1024
 """A batch of them is sent at once on a new connection, too, which takes 64 KiB by TCP as by HTTP/2: the rest of a
 longer one would wait until the next step, a long one, has ended. Less would be all overhead."""
+_STEP_GROWTH: Final = 8
+"""The second batch is about what a socket takes at once (`near_send_buffer_bytes`): the rest of a longer one would wait
+for the third step, so that rows come at once and then none for as long as two whole steps take. Each step costs server
+and client something beside its rows, so there is one between the first and the whole ones."""
 _FIRST_STEPS_MAX: Final = 8
 """First steps in a row while further ones wait: half of what the further one reads (`_FIRST_STEP_BYTES`,
 `_SHARED_STEP_BYTES_MIN`). At three, a third of what 64 new scans waited for were second steps of the quicker ones."""
@@ -219,8 +223,8 @@ class StepTurns:
 class SlowStart:
     """The size of a push scan's steps: small at first, and after a park.
 
-    A consumer that asks for little and then takes nothing costs one small read; one that goes on taking soon gets
-    steps as large as its source makes them, and one that has room for them from the second step on.
+    A consumer that asks for little and then takes nothing costs one small read; one that goes on taking gets steps as
+    large as its source makes them from the third one on.
     """
 
     __slots__ = ("_bytes",)
@@ -233,14 +237,10 @@ class SlowStart:
         """Whether the next step is the first one, or the first after a park."""
         return self._bytes == _FIRST_STEP_BYTES
 
-    def next_step_bytes(self, credit_bytes: int) -> int:
-        """Stored bytes to read in the next step: doubling from 48 KiB; all that the credit allows, if that is more.
-
-        Args:
-            credit_bytes: Credit left. The first step reads 48 KiB whatever it is.
-        """
-        size = self._bytes if self.first else max(credit_bytes, self._bytes)
-        self._bytes = min(2 * self._bytes, _STEP_BYTES_MAX)
+    def next_step_bytes(self) -> int:
+        """Stored bytes to read in the next step: 48 KiB, then eight times as many as before."""
+        size = self._bytes
+        self._bytes = min(_STEP_GROWTH * size, _STEP_BYTES_MAX)
         return size
 
     def restart(self) -> None:

@@ -25,7 +25,8 @@ from scanner.server.tables.catalog import Catalog
 from scanner.storage.memory.store import MemoryStore
 from scanner.wire import methods
 from tests.support.rounds import counted_rounds
-from tests.support.scans import create_table, description, serving
+from tests.support.scans import create_table, description, filled_store, open_scan, serving
+from transport import TransportConfig
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -37,27 +38,31 @@ KIB = 1024
 BUCKETS = range(40)
 
 
-def test_steps_double_from_48_kib_up_to_a_bound() -> None:
+def test_steps_grow_from_48_kib_up_to_a_bound() -> None:
     """A consumer that goes on taking gets larger steps; after a stall they begin anew."""
     slow_start = SlowStart()
-    assert [slow_start.next_step_bytes(1) for _ in range(4)] == [48 * KIB, 96 * KIB, 192 * KIB, 384 * KIB]
-    for _ in range(40):
-        largest = slow_start.next_step_bytes(1)
-    assert largest == 1 << 30
+    sizes, first = [], []
+    for _ in range(8):
+        first.append(slow_start.first)
+        sizes.append(slow_start.next_step_bytes())
+    assert sizes[:3] == [48 * KIB, 384 * KIB, 3 << 20]
+    assert sizes[-2:] == [1 << 30] * 2
+    assert first == [True] + 7 * [False]
     slow_start.restart()
-    assert slow_start.next_step_bytes(1) == 48 * KIB
+    assert slow_start.first
+    assert slow_start.next_step_bytes() == 48 * KIB
 
 
-def test_a_step_is_as_large_as_the_credit() -> None:
-    """What the consumer has room for is read at once; the first step's rows are what a new connection takes at once."""
-    slow_start = SlowStart()
-    first = [slow_start.first]
-    assert slow_start.next_step_bytes(1 << 40) == 48 * KIB
-    first.append(slow_start.first)
-    assert slow_start.next_step_bytes(1 << 40) == 1 << 40
-    assert first == [True, False]
-    slow_start.restart()
-    assert slow_start.next_step_bytes(100 * KIB) == 48 * KIB
+async def test_the_second_batch_goes_out_before_the_third_step() -> None:
+    """However much the consumer has room for: one of 2 MiB would wait behind the next step, and rows with it."""
+    at_once = TransportConfig().near_send_buffer_bytes
+    async with (
+        serving(filled_store(40_000), ScannerConfig()) as (_, client),
+        open_scan(client, credit=1 << 40) as scan,
+    ):
+        await scan.receive_all()
+    first, second, third, *_ = scan.batch_sizes
+    assert first < second < 1.5 * at_once < third
 
 
 def test_a_step_for_a_page_reads_what_is_missing() -> None:
