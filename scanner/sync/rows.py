@@ -20,11 +20,12 @@ def read_rows(rows: Rows) -> ArrowRows:
     A stream in C keeps its message alone, so that an interrupt would be an error of pyarrow's.
 
     Raises:
-        ArgumentInvalid: They are a scan that is endless.
+        ArgumentInvalid: They are a scan that is endless, or the batches of one.
         Exception: As of `to_arrow`, and what the scan raises.
     """
-    if isinstance(rows, Scan):
+    if isinstance(rows, Scan | Batches):
         rows.plan.require_end("this call")
+    if isinstance(rows, Scan):
         return rows.to_arrow()
     if isinstance(rows, Batches):
         return pa.Table.from_batches(rows, schema=rows.schema)

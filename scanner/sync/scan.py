@@ -67,7 +67,7 @@ class Scan(ScanBuilder):
         """
         held = self._hold()
         try:
-            yield Batches(self._portal, held)
+            yield Batches(self._portal, held, self.plan)
         except BaseException:
             held.leave(abandoned=True)
             raise
@@ -248,7 +248,9 @@ class Batches(Iterator[pa.RecordBatch]):
     It is an Arrow stream, too, that can be read once: `pyarrow.table(batches)`.
     """
 
-    def __init__(self, portal: Portal, held: Held[TrioBatches]) -> None:
+    def __init__(self, portal: Portal, held: Held[TrioBatches], plan: ScanPlan) -> None:
+        self.plan = plan
+        """What is scanned."""
         self._held = held
         self._batches = batches = held.value
         self._hand_over = HandOver(
@@ -374,7 +376,7 @@ class _LazyBatches(Iterator[pa.RecordBatch]):
         if self._held is None:
             self._held = self._scan._hold()
         if self._batches is None:
-            self._batches = Batches(self._scan._portal, self._held)
+            self._batches = Batches(self._scan._portal, self._held, self._scan.plan)
         return self._batches
 
     def _left(self) -> None:

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
 from functools import partial
+from itertools import product
 
 import duckdb
 import numpy as np
@@ -155,9 +156,10 @@ def test_a_scan_that_fails_where_it_is_written(
 def test_an_endless_scan_is_no_rows(client: scanner.sync.Client, table: scanner.sync.Table) -> None:
     """Whoever would wait for all of it would wait for ever."""
     tail = client.create_table("tailed", SCHEMA, ["k"], buckets=1).new_scan().with_source("log")
-    for call in calls_that_take_rows(table):
-        with pytest.raises(scanner.ArgumentInvalid, match="this call wants every row"):
-            call(tail)
+    with tail.execute() as batches:
+        for call, given in product(calls_that_take_rows(table), (tail, batches)):
+            with pytest.raises(scanner.ArgumentInvalid, match="this call wants every row"):
+                call(given)
 
 
 def calls_that_take_rows(table: scanner.sync.Table) -> list[Callable[[object], object]]:
