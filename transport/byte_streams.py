@@ -231,11 +231,18 @@ class SocketBytes:
 
     async def aclose(self) -> None:
         """See `ByteStream`."""
+        self._end()
         await self._stream.aclose()
 
     def close(self) -> None:
         """Close now."""
+        self._end()
         self._socket.close()
+
+    def _end(self) -> None:
+        """End the connection: a process that was forked has the socket as well, and a close alone waits for its own."""
+        with contextlib.suppress(OSError):  # The peer has.
+            self._socket.shutdown(socket.SHUT_RDWR)
 
 
 class StreamBytes:

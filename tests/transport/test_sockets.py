@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import functools
 import logging
@@ -478,6 +479,21 @@ async def test_cancelled_before_it_writes_or_reads_anything() -> None:
         assert await left.receive_some() == b"waiting"
         await left.send_all(b"after")
         assert await right.receive_some() == b"after"
+
+
+@pytest.mark.parametrize("abandoned", [False, True], ids=["left", "cancelled"])
+async def test_a_connection_ends_though_a_forked_process_has_its_socket(abandoned: bool) -> None:
+    """A server would keep it, and what its calls hold, until it misses the answers to its PINGs."""
+    async with transport.serve({"/echo": echo}, config=TransportConfig(ping_interval_s=0)) as server:
+        with trio.fail_after(100), trio.CancelScope() as scope:
+            async with transport.connect(server.host, server.port) as client:
+                await check_echo(client)
+                theirs = os.dup(client._driver._bytes._socket.fileno())
+                if abandoned:
+                    scope.cancel()
+        with contextlib.closing(socket.socket(fileno=theirs)), trio.fail_after(100):
+            while server.statistics().connections:
+                await trio.testing.wait_all_tasks_blocked(0.01)
 
 
 async def test_a_socket_that_is_closed_is_lost() -> None:
