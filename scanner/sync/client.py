@@ -321,7 +321,7 @@ class Table:
         histories: Mapping[int, bytes] | None = None,
     ) -> GetResult:
         """Read rows by their primary key; see `scanner.Table.get`."""
-        return self._portal.call(
+        return self._portal.read(
             self._table.get, read_keys(keys), columns=columns, as_of=as_of, histories=histories
         )
 

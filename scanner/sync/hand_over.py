@@ -91,16 +91,11 @@ class HandOver(Generic[PlaceT]):
         while self._taken is None:  # Again where a signal handler of this thread has taken what came.
             try:
                 if self._ready is None:
-                    self._portal.call(self._take)
+                    self._portal.read(self._take)
                 else:
                     self._portal.take(self)
             except StopAsyncIteration:
                 raise StopIteration from None
-            except trio.ClosedResourceError:
-                if self._portal.closed_at_exit and threading.current_thread().daemon:
-                    # Python ends its daemons without a word. Nothing is lost with a reader, so it gets no traceback.
-                    raise SystemExit from None
-                raise
         # From here on nothing in C is called, behind which Python looks for signals.
         (batch, self._place), self._taken, self._passed = self._taken, None, None
         return batch

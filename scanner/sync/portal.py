@@ -313,6 +313,14 @@ class Portal:
         """
         return cast("T", self._wait_for(_Run(functools.partial(function, *args, **kwargs))))
 
+    def read(self, function: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
+        """As `call`, for what only reads.
+
+        Raises:
+            SystemExit: The interpreter is ending, and this is a daemon thread.
+        """
+        return cast("T", self._wait_to_read(_Run(functools.partial(function, *args, **kwargs))))
+
     def call_or_undo(self, function: Callable[[], Awaitable[T]], undo: Callable[[], Awaitable[object]]) -> T:
         """As `call`; if the portal is closed before the caller has the result, what was done is undone.
 
@@ -341,13 +349,22 @@ class Portal:
         self.soon(lambda: self._start(_Run(functools.partial(_to_the_end, function))))
 
     def take(self, source: Takeable[T]) -> T:
-        """Wait until `source` has something, and take it. Otherwise as `call`.
+        """Wait until `source` has something, and take it. Otherwise as `read`.
 
         Cancellation:
             An exception that hits the waiting thread ends the wait; what was taken by then is lost, unless the source
             keeps it.
         """
-        return cast("T", self._wait_for(_Take(source)))
+        return cast("T", self._wait_to_read(_Take(source)))
+
+    def _wait_to_read(self, call: _Call) -> object:
+        try:
+            return self._wait_for(call)
+        except trio.ClosedResourceError:
+            if self.closed_at_exit and threading.current_thread().daemon:
+                # Python ends its daemons without a word. Nothing is lost with a reader, so it gets no traceback.
+                raise SystemExit from None
+            raise
 
     def _wait_for(self, call: _Call) -> object:
         if self.is_own_thread:

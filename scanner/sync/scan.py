@@ -114,7 +114,7 @@ class Scan(ScanBuilder):
             ScannerError: The scan failed.
         """
         if not progress:  # One call, and not one for each batch.
-            return self._portal.call(self._scan.to_arrow)
+            return self._portal.read(self._scan.to_arrow)
         self.plan.require_end("to_arrow()")
         with self.execute() as batches:
             shown = with_progress(batches, self.plan.row_limit)
@@ -122,7 +122,7 @@ class Scan(ScanBuilder):
 
     def to_table(self, at: TableAt = None) -> pa.Table:
         """Fold a snapshot and its changes, source HYBRID, to the table at some offsets; see `scanner.Scan.to_table`."""
-        folded = self._portal.call(self._scan.folded, at)
+        folded = self._portal.read(self._scan.folded, at)
         fold = folded.new_fold()
         with self._derive(folded.plan).execute() as batches:
             for batch in batches:

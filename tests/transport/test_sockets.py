@@ -488,7 +488,9 @@ async def test_a_connection_ends_though_a_forked_process_has_its_socket(abandone
         with trio.fail_after(100), trio.CancelScope() as scope:
             async with transport.connect(server.host, server.port) as client:
                 await check_echo(client)
-                theirs = os.dup(client._driver._bytes._socket.fileno())
+                ours = client._driver._bytes
+                assert isinstance(ours, SocketBytes)
+                theirs = os.dup(ours._socket.fileno())
                 if abandoned:
                     scope.cancel()
         with contextlib.closing(socket.socket(fileno=theirs)), trio.fail_after(100):

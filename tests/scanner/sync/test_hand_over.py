@@ -65,7 +65,7 @@ class TwiceInterrupted:
     def __init__(self) -> None:
         self._left = False
 
-    def call(self, function: Callable[[], Awaitable[None]]) -> None:
+    def read(self, function: Callable[[], Awaitable[None]]) -> None:
         """Run it in a task."""
         self._interrupt()
 
@@ -104,7 +104,7 @@ def test_interrupted_twice(kind: type[Numbered]) -> None:
 class Elsewhere:
     """A portal that runs what it is told in another thread."""
 
-    def call(self, function: Callable[[], Awaitable[None]]) -> None:
+    def read(self, function: Callable[[], Awaitable[None]]) -> None:
         """Run it in a loop."""
         self._run(lambda: trio.run(function))
 
@@ -146,7 +146,7 @@ class Handled:
     def __init__(self) -> None:
         self.handler: Callable[[], object] | None = None
 
-    def call(self, function: Callable[[], Awaitable[None]]) -> None:
+    def read(self, function: Callable[[], Awaitable[None]]) -> None:
         """Run it in a loop."""
         trio.run(function)
         self._handle()
@@ -180,7 +180,7 @@ class Shared:
         self.hand_over: HandOver[int] | None = None
         self.outcomes: list[object] = []
 
-    def call(self, function: Callable[[], Awaitable[None]]) -> None:
+    def read(self, function: Callable[[], Awaitable[None]]) -> None:
         """Run it in a loop."""
         self._try_elsewhere()
         trio.run(function)
@@ -256,36 +256,3 @@ def test_the_place_moves_while_a_batch_is_waited_for() -> None:
         over.next()
     assert over.place == (BATCHES, BATCHES)
     assert watched.seen == [(number + 1, number) for number in range(BATCHES) for _ in range(2)]
-
-
-class ClosedAtExit:
-    """A portal that the end of the interpreter closes while somebody waits."""
-
-    closed_at_exit = True
-
-    def take(self, source: Takeable[None]) -> None:
-        """What is waited for does not come."""
-        raise trio.ClosedResourceError("the scan was left; execute it again")
-
-    call = take
-
-
-@pytest.mark.parametrize("kind", [Numbered, ReadyNumbered])
-@pytest.mark.parametrize(("daemon", "outcome"), [(True, SystemExit), (False, trio.ClosedResourceError)])
-def test_a_daemon_that_reads_at_exit(
-    kind: type[Numbered], daemon: bool, outcome: type[BaseException]
-) -> None:
-    """A daemon thread that waits for a batch when the interpreter ends ends silently; other threads are told."""
-    over = HandOver(cast("Portal", ClosedAtExit()), kind(), lambda: 0)
-    seen: list[type[BaseException]] = []
-
-    def read() -> None:
-        try:
-            over.next()
-        except (SystemExit, trio.ClosedResourceError) as error:
-            seen.append(type(error))
-
-    reader = threading.Thread(target=read, daemon=daemon)
-    reader.start()
-    reader.join()
-    assert seen == [outcome]

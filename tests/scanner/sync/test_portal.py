@@ -284,6 +284,40 @@ def test_a_call_of_a_signal_handler_amidst_another(portal: Portal) -> None:
     assert len(seen) == 2
 
 
+class NeverReady:
+    """A source of nothing."""
+
+    def take_nowait(self) -> None:
+        """It is not there yet."""
+        raise trio.WouldBlock
+
+    def when_ready(self, callback: Callable[[], None] | None) -> None:
+        """It never is."""
+
+
+@pytest.mark.parametrize("way", ["call", "read", "take"])
+@pytest.mark.parametrize("daemon", [False, True])
+def test_who_waits_at_exit(portal: Portal, way: str, daemon: bool) -> None:
+    """A daemon thread that reads when the interpreter ends is ended silently; others, and who may write, are told."""
+    seen: list[type[BaseException]] = []
+
+    def wait() -> None:
+        try:
+            if way == "take":
+                portal.take(NeverReady())
+            else:
+                getattr(portal, way)(trio.sleep_forever)
+        except (SystemExit, trio.ClosedResourceError) as error:
+            seen.append(type(error))
+
+    waiting = threading.Thread(target=wait, daemon=daemon)
+    waiting.start()
+    portal.closed_at_exit = True
+    portal.close()
+    waiting.join()
+    assert seen == [SystemExit if daemon and way != "call" else trio.ClosedResourceError]
+
+
 def test_a_portal_that_its_own_thread_closes() -> None:
     """The garbage collector runs finalizers in any thread, also those that close a client: no thread is left behind."""
     portal = Portal("another portal of a test")
