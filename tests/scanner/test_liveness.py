@@ -46,35 +46,53 @@ async def test_a_stalled_scan_is_kept_and_completes() -> None:
             await released(server)
 
 
-async def test_a_host_whose_first_address_says_nothing_is_reached_by_the_second() -> None:
+async def test_a_host_whose_first_address_says_nothing_is_reached_by_the_second(
+    mock_clock: trio.testing.MockClock,
+) -> None:
     """A retry begins with the other one: the one of a stopped server would take the connection each time."""
     trio.socket.set_custom_hostname_resolver(TwoAddresses())
-    impatient = TransportConfig(handshake_timeout_s=0.2)
-    with trio.fail_after(100):
-        async with open_server(filled_store(ROWS), config=SMALL, host=TwoAddresses.SECOND) as server:
-            connect = connect_by_tcp("two.example", server.port, config=impatient)
-            with socket.create_server((TwoAddresses.FIRST, server.port)):
-                async with open_connection(connect, "two.example") as connection:
-                    await connection.call("/grpc.health.v1.Health/Check", b"")
-                    assert connection.connects > 1
+
+    async def let_time_pass(listener: socket.socket) -> None:
+        await trio.lowlevel.wait_readable(listener)
+        await trio.testing.wait_all_tasks_blocked()  # The client is connected, and waits for the first word.
+        mock_clock.jump(TransportConfig().handshake_timeout_s)
+        while True:  # The retry waits for up to a tenth of a second.
+            await trio.testing.wait_all_tasks_blocked()
+            mock_clock.jump(0.1)
+
+    async with (
+        open_server(filled_store(ROWS), config=SMALL, host=TwoAddresses.SECOND) as server,
+        trio.open_nursery() as nursery,
+    ):
+        with socket.create_server((TwoAddresses.FIRST, server.port)) as stopped:
+            nursery.start_soon(let_time_pass, stopped)
+            connect = connect_by_tcp("two.example", server.port)
+            async with open_connection(connect, "two.example") as connection:
+                await connection.call("/grpc.health.v1.Health/Check", b"")
+                assert connection.connects == 2
+            nursery.cancel_scope.cancel()
 
 
-async def test_a_silent_consumer_is_released_with_its_iterator() -> None:
+async def test_a_silent_consumer_is_released_with_its_iterator(mock_clock: trio.testing.MockClock) -> None:
     """A client that dies without a word holds an iterator no longer than the PING's interval and timeout."""
-    config = TransportConfig(ping_interval_s=0.2, ping_timeout_s=1.0)
+    config = TransportConfig()
     left, right = trio.testing.memory_stream_pair()
-    with trio.fail_after(100):
-        async with open_server(filled_store(ROWS), config=SMALL, transport_config=config) as server:
-            near = await trio.open_tcp_stream(server.host, server.port)
-            async with near, trio.open_nursery() as path:
-                path.start_soon(_copy, right, near)
-                path.start_soon(_copy, near, right)
-                async with transport.connect_stream(left) as client, open_scan(client, credit=1) as scan:
-                    while not scan.batches:
-                        await scan.receive()
-                    assert server.statistics().iterators_open == 1
-                    path.cancel_scope.cancel()  # from here on nothing passes, and the socket stays open
-                    await released(server)  # how soon is for the tests of the virtual clock
+    async with open_server(filled_store(ROWS), config=SMALL) as server:
+        near = await trio.open_tcp_stream(server.host, server.port)
+        async with near, trio.open_nursery() as path:
+            path.start_soon(_copy, right, near)
+            path.start_soon(_copy, near, right)
+            async with transport.connect_stream(left) as client, open_scan(client, credit=1) as scan:
+                while not scan.batches:
+                    await scan.receive()
+                assert server.statistics().iterators_open == 1
+                path.cancel_scope.cancel()  # from here on nothing passes, and the socket stays open
+                for _ in range(
+                    3
+                ):  # The PING goes out, its time passes, and once more: the system has taken it.
+                    mock_clock.jump(config.ping_interval_s + config.ping_timeout_s)
+                    await trio.testing.wait_all_tasks_blocked()
+                await released(server)
 
 
 async def _copy(source: trio.abc.ReceiveStream, sink: trio.abc.SendStream) -> None:
