@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+import trio
 
 from scanner.client.arguments import offsets_by_bucket
 from scanner.client.calls import call_unary
@@ -164,6 +165,8 @@ async def get_rows(
     codec = KeyCodec(table)
     collected = _Collected(schema, codec, table_id, _states_asked(table, as_of, histories))
     attempts, rows_max = connection.attempts(), REQUEST_ROWS_MAX
+    if not pieces:  # As an empty write does.
+        await trio.lowlevel.checkpoint()
     while pieces:
         piece = pieces.popleft()
         if piece.num_rows > rows_max:

@@ -181,6 +181,8 @@ class Writer:
             pieces = self._conformed(rows) if index else [piece]
             if index:
                 await trio.lowlevel.checkpoint()
+        if not pieces:  # What may wait passes a checkpoint: a loop over nothing lets the other tasks run.
+            await trio.lowlevel.checkpoint()
         for piece in pieces:
             for part in self._shares.cut(piece):
                 while self._is_full:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 import trio
+import trio.testing
 
 import scanner
 import scanner.client.point_reads
@@ -45,6 +46,20 @@ async def test_rows_come_in_the_order_of_their_keys(tmp_path: Path) -> None:
         assert (none.rows.num_rows, none.rows.schema.names) == (0, SCHEMA.names)
         assert (none.found, none.log_offsets, none.missing.num_rows) == ((), {}, 0)
         assert server.statistics().iterators_open == 0
+
+
+async def test_what_is_given_nothing_lets_the_other_tasks_run(tmp_path: Path) -> None:
+    """A loop over empty batches would hold up all else, and could not be cancelled."""
+    nothing = rows(0)
+    async with open_table(tmp_path, 1, buckets=1) as (table, _), table.open_writer() as writer:
+        with trio.testing.assert_checkpoints():
+            await table.write(nothing)
+        with trio.testing.assert_checkpoints():
+            await table.delete([])
+        with trio.testing.assert_checkpoints():
+            await table.get([])
+        with trio.testing.assert_checkpoints():
+            await writer.write(nothing)
 
 
 async def test_a_get_as_of_an_offset_shows_that_state(tmp_path: Path) -> None:
