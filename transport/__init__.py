@@ -43,6 +43,7 @@ from transport.reflection import reflection_handlers
 from transport.server import Handler, Server, only_request, open_listeners, serve, unary
 from transport.statistics import ServerStatistics, ServerTotals, StreamStatistics
 from transport.stream import ServerStream, Stream
+from transport.tally import REFUSAL_KINDS
 from transport.tasks import bare
 from transport.tls import (
     FileWatch,
@@ -56,6 +57,7 @@ from transport.tls import (
 __all__ = [
     "CREDIT_BYTES_MAX",
     "DETAILS_BYTES_MAX",
+    "REFUSAL_KINDS",
     "WHOLE_SERVER",
     "AnswerCut",
     "AnswerRefused",

@@ -8,14 +8,23 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from transport.errors import ErrorCode
+from transport.protocol.abuse import Cost
 from transport.protocol.stalls import StallReason, StallTimes
 from transport.statistics import ServerTotals
 
 if TYPE_CHECKING:
     from transport.driver import Driver
     from transport.stream import Stream
+
+_TURNED_AWAY: Final = "connections"
+REFUSAL_KINDS: Final = (
+    *(each.name.lower() for each in (*Cost, *ErrorCode) if each is not ErrorCode.NO_ERROR),
+    _TURNED_AWAY,
+)
+"""What `ServerTotals.refusals` counts."""
 
 
 def count_stalled(streams: Iterable[Stream]) -> dict[str, int]:
@@ -64,7 +73,7 @@ class Tally:
         so_far = copy.copy(self)
         so_far._refusals = self._refusals.copy()
         if turned_away:
-            so_far._refusals["connections"] = turned_away
+            so_far._refusals[_TURNED_AWAY] = turned_away
         for stream in streams:
             so_far.stream_ended(stream)
         for driver in drivers:

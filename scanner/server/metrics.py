@@ -1,20 +1,26 @@
 """A server's statistics as Prometheus metrics. The one module that maps the ones to the others.
 
 Nothing is counted here: at each scrape the collector reads `Server.statistics()` and says it in Prometheus's words.
+A counter is there from the start, 0, with every label that it may get: `rate()` misses the event that one appears with.
 Names and labels are listed in docs/operating.md, which a test compares with what is collected.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
+from scanner.errors import ERRORS
 from scanner.extras import installed_version
 from scanner.server.auth.audit import AuditEvent
+from scanner.server.scan.read_sources import ReadSource
+from scanner.server.scan.scan_log import CUT_OFF
+from scanner.sources.interface import EndReason
+from transport import REFUSAL_KINDS
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
@@ -22,6 +28,14 @@ if TYPE_CHECKING:
     from scanner.server.counters import HistogramSnapshot
     from scanner.server.server import ScannerStatistics
     from transport import ServerStatistics as TransportStatistics
+
+_SCAN_ENDS: Final = (
+    *(each.name.lower() for each in EndReason),
+    CUT_OFF,
+    *(each.reason.lower() for each in ERRORS),
+)
+_IN_OTHER_COUNTERS: Final = (AuditEvent.AUTHENTICATION_FAILED, AuditEvent.CALL_DENIED)
+_EVENTS: Final = tuple(each.value for each in AuditEvent if each not in _IN_OTHER_COUNTERS)
 
 
 class ServerCollector(Collector):
@@ -91,6 +105,7 @@ def _transport(now: TransportStatistics) -> Iterator[Metric]:
         "Connections ended for a broken rule or budget, or turned away at connections_max, by kind.",
         "kind",
         totals.refusals,
+        REFUSAL_KINDS,
     )
 
 
@@ -99,7 +114,7 @@ def _scans(now: ScannerStatistics) -> Iterator[Metric]:
     yield _gauge("weir_scans", "Push scans, now.", now.push_scans_open)
     yield _counter("weir_scans_opened", "Push scans opened; again after a cut.", activity.scans_opened)
     yield _labelled_counter(
-        "weir_scans_ended", "Push scans ended, by reason.", "reason", activity.scans_ended
+        "weir_scans_ended", "Push scans ended, by reason.", "reason", activity.scans_ended, _SCAN_ENDS
     )
     yield _counter("weir_scan_rows", "Rows that push scans have sent; again after a cut.", activity.scan_rows)
     yield _gauge(
@@ -115,12 +130,14 @@ def _scans(now: ScannerStatistics) -> Iterator[Metric]:
         "Scans and pages continued, or opened as of an offset, by what they were read from.",
         "read_source",
         activity.scans_resumed,
+        ReadSource,
     )
     yield _labelled_counter(
         "weir_scans_read",
         "Scans and pages opened, by what they were read from.",
         "read_source",
         activity.scans_read,
+        ReadSource,
     )
     yield _labelled_counter(
         "weir_scan_payload_bytes",
@@ -230,11 +247,10 @@ def _disk(now: ScannerStatistics) -> Iterator[Metric]:
 
 def _security(now: ScannerStatistics) -> Iterator[Metric]:
     events = dict(now.activity.audited)
-    failed = events.pop(AuditEvent.AUTHENTICATION_FAILED.value, 0)
-    denied = events.pop(AuditEvent.CALL_DENIED.value, 0)
+    failed, denied = (events.pop(each.value, 0) for each in _IN_OTHER_COUNTERS)
     yield _counter("weir_auth_failures", "Calls whose caller could not be authenticated.", failed)
     yield _counter("weir_denied_calls", "Calls that their principal may not make.", denied)
-    yield _labelled_counter("weir_audit_events", "Other events of the audit trail.", "event", events)
+    yield _labelled_counter("weir_audit_events", "Other events of the audit trail.", "event", events, _EVENTS)
     yield _gauge(
         "weir_certificate_expiry_timestamp_seconds",
         "When the server's certificate expires, seconds since 1970.",
@@ -251,8 +267,11 @@ def _counter(name: str, text: str, value: float) -> Metric:
     return CounterMetricFamily(name, text, value=value)
 
 
-def _labelled_counter(name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:
-    return _with_samples(CounterMetricFamily(name, text, labels=[label]), values)
+def _labelled_counter(
+    name: str, text: str, label: str, values: Mapping[str, float], known: Iterable[str] = ()
+) -> Metric:
+    """With what `values` has, and 0 for what else it may get."""
+    return _with_samples(CounterMetricFamily(name, text, labels=[label]), dict.fromkeys(known, 0) | values)
 
 
 def _with_samples(family: GaugeMetricFamily | CounterMetricFamily, values: Mapping[str, float]) -> Metric:

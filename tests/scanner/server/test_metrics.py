@@ -15,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from scanner.errors import ArgumentInvalid
 from scanner.server import metrics_http
 from scanner.server.metrics_http import serve_metrics
+from scanner.server.scan.read_sources import ReadSource
 from scanner.server.scan.scan_log import CUT_OFF
 from scanner.sources.interface import EndReason
 from scanner.storage.memory.store import MemoryStore
@@ -93,6 +94,28 @@ async def test_scans_and_commits_are_counted() -> None:
     for name, value in during.items():
         if name[0].endswith("_total"):
             assert after[name] >= value, name
+
+
+async def test_counters_are_there_before_their_first_event() -> None:
+    """With every label that they may get: `rate()` misses what one appears with."""
+    async with serving(MemoryStore()) as (server, client):
+        before = await scrape(server)
+        await create_table(client, description())
+        async with open_scan(client, window_only=True) as scan:
+            await scan.receive_all()
+        after = await scrape(server)
+    counters = {name for name in after if name[0].endswith("_total")}
+    assert counters == {name for name in before if name[0].endswith("_total")}
+    labels = {
+        "weir_scans_ended_total": {"exhausted", "cut_off", "data_corrupted", "internal"},
+        "weir_scans_read_total": set(ReadSource),
+        "weir_scans_resumed_total": set(ReadSource),
+        "weir_audit_events_total": {"table_created", "drain_begun"},
+        "weir_refused_connections_total": {"ping", "protocol_error", "connections"},
+    }
+    for name, values in labels.items():
+        assert {before[name, value] for value in values} == {0}
+    assert after["weir_scans_ended_total", "exhausted"] == after["weir_scans_read_total", "now"] == 1
 
 
 async def test_free_room_that_is_not_known_is_not_told() -> None:
