@@ -111,14 +111,27 @@ def _read_all(reader: pa.RecordBatchReader) -> pa.Table:
     """
     schema, batches = reader.schema, []
     for batch in reader:
-        if (batch.schema.names, batch.schema.types) != (schema.names, schema.types):
+        if batch.schema.names != schema.names or not all(map(_is_same, batch.schema.types, schema.types)):
             raise SchemaMismatch(
                 f"a batch of the reader has the columns {_described(batch.schema)}, and the reader's schema says"
                 f" {_described(schema)}; make them the same"
             )
+        columns = (
+            column if column.type == kind else column.cast(kind)
+            for column, kind in zip(batch.columns, schema.types, strict=True)
+        )
         # The schema may say that there are no nulls, and the batch not.
-        batches.append(pa.RecordBatch.from_arrays(batch.columns, schema=schema))
+        batches.append(pa.RecordBatch.from_arrays(list(columns), schema=schema))
     return pa.Table.from_batches(batches, schema=schema)
+
+
+def _is_same(given: pa.DataType, said: pa.DataType) -> bool:
+    """Whether values of both types are the same; of times with a zone they are, whichever it is: they count in UTC."""
+    if given == said:
+        return True
+    if not (pa.types.is_timestamp(given) and pa.types.is_timestamp(said)):
+        return False
+    return given.unit == said.unit and None not in (given.tz, said.tz)
 
 
 def _described(schema: pa.Schema) -> str:

@@ -136,6 +136,25 @@ def test_a_readers_batches_may_have_nulls_where_its_schema_has_none(table: scann
     assert stored(table).equals(ROWS)
 
 
+def test_a_readers_batches_may_name_another_zone(client: scanner.sync.Client) -> None:
+    """Times with a zone count in UTC, whichever it is; without one, or in another unit, they are others."""
+
+    def read(kind: pa.DataType) -> pa.RecordBatchReader:
+        times = pa.array([1, None, 3], pa.int64()).cast(kind)
+        return pa.RecordBatchReader.from_batches(schema, [pa.record_batch({"k": [1, 2, 3], "at": times})])
+
+    schema = pa.schema({"k": pa.int64(), "at": pa.timestamp("us", "UTC")})
+    table = client.create_table("zoned", schema, ["k"], buckets=1)
+    for zone in ("+00:00", "Etc/UTC", "Europe/Berlin"):
+        table.write(read(pa.timestamp("us", zone)))
+        found = table.new_scan().to_arrow().sort_by("k")
+        assert found["at"].cast(pa.int64()).to_pylist() == [1, None, 3]
+        table.delete([(1,), (2,), (3,)])
+    for other in (pa.timestamp("us"), pa.timestamp("ms", "UTC"), pa.int64()):
+        with pytest.raises(scanner.SchemaMismatch, match="a batch of the reader has the columns"):
+            table.write(read(other))
+
+
 @pytest.mark.parametrize("form", ["scan", "reader", "batches"])
 def test_a_scan_that_fails_where_it_is_written(
     client: scanner.sync.Client, table: scanner.sync.Table, form: str
