@@ -324,7 +324,7 @@ def _load(table: Table, source: RowFile, file: Path, created: bool) -> int:
             loaded = acknowledged if acknowledged == most else f"{acknowledged} to {most}"
             told = str(error).removesuffix(shown_progress(acknowledged))
             fail(f"{told or 'no memory is left'} ({loaded} rows were loaded before)")
-        elif isinstance(error, KeyboardInterrupt):
+        elif isinstance(error, KeyboardInterrupt) or (unwritten and isinstance(error, ServerUnavailable)):
             rows = f"has {acknowledged} of the file's rows, or some more"
             if unwritten:
                 rows = "was made, and may be there, with some of the file's rows or none"
