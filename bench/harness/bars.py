@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import click
 import psutil
 
 from bench.harness.errors import BenchFailed
@@ -59,15 +60,22 @@ def machine() -> dict[str, object]:
     }
 
 
+def _options() -> dict[str, object]:
+    """What the command that runs was given, or has by default; not where it writes."""
+    context = click.get_current_context(silent=True)
+    given = {} if context is None else context.params
+    return {name: value for name, value in given.items() if name != "plots" and not isinstance(value, Path)}
+
+
 def write_json(output: Path | None, bars: list[Bar], **measured: object) -> list[Bar]:
-    """Write the JSON of a bench; returns its bars.
+    """Write the JSON of a bench, with the options that it ran with; returns its bars.
 
     Args:
         output: Where; None: nowhere.
         bars: What had to be so.
         measured: The rest, by name; dataclasses become objects.
     """
-    write_document(output, {"bars": bars, **measured, "machine": machine()})
+    write_document(output, {"bars": bars, **measured, "options": _options(), "machine": machine()})
     return bars
 
 

@@ -18,7 +18,7 @@ from bench.__main__ import main
 from bench.harness import spread
 from bench.harness.bars import Bar, at_least, at_most, write_json
 from bench.harness.errors import BenchFailed
-from bench.questions import abuse, image_building, tail
+from bench.questions import abuse, image_building, neighbours, tail
 
 README = Path(__file__).resolve().parents[2] / "bench/README.md"
 BAR = Bar("rows", 3, "= 3", ok=True)
@@ -46,6 +46,16 @@ def test_the_json_has_bars_figures_and_machine(tmp_path: Path) -> None:
     assert document["bars"] == [{"name": "rows", "value": 3, "bar": "= 3", "ok": True}]
     assert (document["measured"], document["seed"]) == ({"push": {"rows": 3}}, 7)
     assert document["machine"]["cores"] > 0
+
+
+def test_the_json_has_the_options_of_its_bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that were given and those by default: figures of other sizes are not to be compared."""
+    output = tmp_path / "figures.json"
+    monkeypatch.setattr(neighbours, "run", lambda output, *_, **__: write_json(output, [BAR]))
+    assert CliRunner().invoke(main, ["neighbours", "--json", str(output)]).exit_code == 0
+    assert json.loads(output.read_text())["options"] == {"rounds": 5}
+    assert CliRunner().invoke(main, ["neighbours", "--rounds", "9", "--json", str(output)]).exit_code == 0
+    assert json.loads(output.read_text())["options"] == {"rounds": 9}
 
 
 def test_a_json_that_cannot_be_made_leaves_the_one_before(tmp_path: Path) -> None:
