@@ -64,7 +64,10 @@ class FaultyPath:
     async def forward_both(self, near: trio.SocketStream) -> None:
         """Forward one connection until it ends, or the fault strikes."""
         async with near:
-            far = await trio.open_tcp_stream(*self._proxy.target)
+            try:
+                far = await trio.open_tcp_stream(*self._proxy.target)
+            except OSError:  # The server is away: so is the path, for this connection.
+                return
             connection = _Connection(self.fault, self._break_after, self._proxy.rng)
             try:
                 async with trio.open_nursery() as nursery:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import io
 import json
 import random
+import socket
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
 import trio
+import trio.testing
 from rich.console import Console
 
 import scanner
@@ -74,6 +76,22 @@ async def test_paths_do_to_a_connection_what_they_say(fault: Fault) -> None:
                             break
                 assert lost == path.struck
                 assert path.struck == (fault in BREAKING)
+
+
+@pytest.mark.socket
+async def test_a_path_to_a_server_that_is_away_ends_its_connections() -> None:
+    """As the server would: a bench that starts it anew goes on."""
+    with socket.socket() as taken, trio.fail_after(100):
+        taken.bind(("127.0.0.1", 0))  # Nobody listens there.
+        async with (
+            open_fault_proxy(f"127.0.0.1:{taken.getsockname()[1]}", random.Random(1)) as proxy,
+            proxy.open_path(Fault.RESET, 30_000) as path,
+        ):
+            host, _, port = path.endpoint.rpartition(":")
+            async with await trio.open_tcp_stream(host, int(port)) as stream:
+                assert await stream.receive_some(1) == b""
+            await trio.testing.wait_all_tasks_blocked()  # An error of the path comes behind that.
+            assert not path.struck
 
 
 def small_ledger() -> Ledger:
