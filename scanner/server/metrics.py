@@ -271,7 +271,9 @@ def _labelled_counter(
     name: str, text: str, label: str, values: Mapping[str, float], known: Iterable[str] = ()
 ) -> Metric:
     """With what `values` has, and 0 for what else it may get."""
-    return _with_samples(CounterMetricFamily(name, text, labels=[label]), dict.fromkeys(known, 0) | values)
+    return _with_samples(
+        CounterMetricFamily(name, text, labels=[label]), {**dict.fromkeys(known, 0), **values}
+    )
 
 
 def _with_samples(family: GaugeMetricFamily | CounterMetricFamily, values: Mapping[str, float]) -> Metric:

@@ -106,10 +106,10 @@ async def test_counters_are_there_before_their_first_event() -> None:
         after = await scrape(server)
     counters = {name for name in after if name[0].endswith("_total")}
     assert counters == {name for name in before if name[0].endswith("_total")}
-    labels = {
+    labels: dict[str, set[str]] = {
         "weir_scans_ended_total": {"exhausted", "cut_off", "data_corrupted", "internal"},
-        "weir_scans_read_total": set(ReadSource),
-        "weir_scans_resumed_total": set(ReadSource),
+        "weir_scans_read_total": {*ReadSource},
+        "weir_scans_resumed_total": {*ReadSource},
         "weir_audit_events_total": {"table_created", "drain_begun"},
         "weir_refused_connections_total": {"ping", "protocol_error", "connections"},
     }
