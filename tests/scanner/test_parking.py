@@ -154,6 +154,24 @@ async def test_without_writes_a_parked_scan_opens_the_present() -> None:
     assert counted.scans_resumed == {"now": 1}
 
 
+async def test_a_scan_says_what_it_goes_on_from() -> None:
+    """Its statistics name what it was read from before it was parked, and since."""
+    store = filled_store(ROWS)
+    async with (
+        serving(store, TINY) as (server, _),
+        scanner.connect(f"{server.host}:{server.port}") as client,
+    ):
+        scan = (await client.table("items")).new_scan().with_credit(3000)
+        async with scan.execute() as batches:
+            rows = (await anext(batches)).num_rows
+            await parked(server)
+            store.bucket("items", 0).commit([mutations(store, "items", sample([ROWS]))])
+            async for batch in batches:
+                rows += batch.num_rows
+    assert rows == ROWS
+    assert batches.statistics().buckets[0].read_sources == ("now", "as_of")
+
+
 async def test_a_window_only_client_that_does_not_read_parks() -> None:
     """Without credit in the protocol the shut window is the stall; it parks, and goes on when the window opens."""
     store = filled_store(ROWS)

@@ -427,6 +427,7 @@ class PushReceiver:
     def _heartbeat(self, heartbeat: pb.Heartbeat) -> Arrival | None:
         if self.state is not ReceiverState.SCANNING:
             return None  # It says that the server lives, and no more.
+        self._progress.add_read_source(heartbeat.read_source)
         if heartbeat.HasField("schema_id"):
             self._see_schema(heartbeat.schema_id)
         further = bool(heartbeat.resume_token) and heartbeat.resume_token != self._token

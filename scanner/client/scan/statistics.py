@@ -45,9 +45,9 @@ class BucketStatistics:
     key_range: KeyRange = ALL_KEYS
     """What was scanned: the key range asked for, less what cannot match the conditions on the key."""
     read_sources: tuple[str, ...] = ()
-    """What the server read the state from, by what it said of each call, each once: `now` (the stored rows), `snapshot`
-    (those of an open snapshot), `as_of` (with the changes since undone), `image`. The rows are the same. Pages
-    name an image alone."""
+    """What the server read the state from, by what it said of each call, and behind each park, each once: `now` (the
+    stored rows), `snapshot` (those of an open snapshot), `as_of` (with the changes since undone), `image`. The rows
+    are the same. Pages name an image alone."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

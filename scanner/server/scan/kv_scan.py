@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from scanner.proto.weir.v1 import scanner_pb2 as pb
@@ -48,6 +48,8 @@ class KvScan(SourceScan[KvSource]):
     changes end (`scanner.server.scan.tokens.stop_id`)."""
     as_changes: bool = False
     """Its rows have the columns of a change."""
+    _told: ReadSource | None = field(default=None, init=False)
+    """What the client was told that it is read from; None: nothing yet."""
 
     @property
     def log_offset(self) -> int:
@@ -74,8 +76,12 @@ class KvScan(SourceScan[KvSource]):
         return lambda: None
 
     def notice(self) -> pb.ScanResponse | None:
-        """See `PushedScan`; there is none."""
-        return None
+        """See `PushedScan`: it was parked, and goes on from something else."""
+        if self.read_source is self._told:
+            return None
+        heartbeat = self.heartbeat()
+        heartbeat.state = pb.Heartbeat.STATE_SCANNING
+        return pb.ScanResponse(heartbeat=heartbeat)
 
     def step(self, bytes_max: int) -> None:
         """See `PushedScan`."""
@@ -123,6 +129,7 @@ class KvScan(SourceScan[KvSource]):
     def started(self) -> pb.ScanStarted:
         """See `PushedScan`."""
         source = self.scan.source
+        self._told = self.read_source
         return pb.ScanStarted(
             arrow_schema=encode_schema(source.schema),
             log_offset=source.log_offset,
@@ -135,8 +142,12 @@ class KvScan(SourceScan[KvSource]):
 
     def heartbeat(self) -> pb.Heartbeat:
         """See `PushedScan`."""
+        self._told = self.read_source
         return pb.Heartbeat(
-            resume_token=self.token(), high_watermark=self.bucket.storage.log_end, rows=self.rows
+            resume_token=self.token(),
+            high_watermark=self.bucket.storage.log_end,
+            rows=self.rows,
+            read_source=self.read_source.on_wire,
         )
 
     def ended(self, reason: EndReason) -> pb.ScanEnd:

@@ -255,7 +255,7 @@ class RowBatch(_message.Message):
     def __init__(self, row_ordinal: _Optional[int] = ..., row_count: _Optional[int] = ..., crc32c: _Optional[int] = ..., resume_token: _Optional[bytes] = ..., start_offset: _Optional[int] = ..., end_offset: _Optional[int] = ..., commit_end: _Optional[bool] = ..., group_epoch: _Optional[int] = ..., padding: _Optional[bytes] = ..., arrow_batch: _Optional[bytes] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
-    __slots__ = ("state", "resume_token", "high_watermark", "rows", "position", "commit_time_floor_us", "schema_id", "group_epoch")
+    __slots__ = ("state", "resume_token", "high_watermark", "rows", "position", "commit_time_floor_us", "schema_id", "group_epoch", "read_source")
     class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         STATE_UNSPECIFIED: _ClassVar[Heartbeat.State]
@@ -274,6 +274,7 @@ class Heartbeat(_message.Message):
     COMMIT_TIME_FLOOR_US_FIELD_NUMBER: _ClassVar[int]
     SCHEMA_ID_FIELD_NUMBER: _ClassVar[int]
     GROUP_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    READ_SOURCE_FIELD_NUMBER: _ClassVar[int]
     state: Heartbeat.State
     resume_token: bytes
     high_watermark: int
@@ -282,7 +283,8 @@ class Heartbeat(_message.Message):
     commit_time_floor_us: int
     schema_id: int
     group_epoch: int
-    def __init__(self, state: _Optional[_Union[Heartbeat.State, str]] = ..., resume_token: _Optional[bytes] = ..., high_watermark: _Optional[int] = ..., rows: _Optional[int] = ..., position: _Optional[int] = ..., commit_time_floor_us: _Optional[int] = ..., schema_id: _Optional[int] = ..., group_epoch: _Optional[int] = ...) -> None: ...
+    read_source: ReadSource
+    def __init__(self, state: _Optional[_Union[Heartbeat.State, str]] = ..., resume_token: _Optional[bytes] = ..., high_watermark: _Optional[int] = ..., rows: _Optional[int] = ..., position: _Optional[int] = ..., commit_time_floor_us: _Optional[int] = ..., schema_id: _Optional[int] = ..., group_epoch: _Optional[int] = ..., read_source: _Optional[_Union[ReadSource, str]] = ...) -> None: ...
 
 class SnapshotEnd(_message.Message):
     __slots__ = ("log_offset",)
