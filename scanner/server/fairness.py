@@ -223,29 +223,35 @@ class StepTurns:
 class SlowStart:
     """The size of a push scan's steps: small at first, and after a park.
 
-    A consumer that asks for little and then takes nothing costs one small read; one that goes on taking gets steps as
-    large as its source makes them from the third one on.
+    A consumer that asks for little and then takes nothing costs one small read; one that goes on taking soon gets
+    steps as large as its source makes them, and one that has room for them from the third step on.
     """
 
     __slots__ = ("_bytes",)
 
     def __init__(self) -> None:
-        self._bytes = _FIRST_STEP_BYTES
+        self._bytes = 0
+        """Of the last step; 0: there was none."""
 
     @property
     def first(self) -> bool:
         """Whether the next step is the first one, or the first after a park."""
-        return self._bytes == _FIRST_STEP_BYTES
+        return not self._bytes
 
-    def next_step_bytes(self) -> int:
-        """Stored bytes to read in the next step: 48 KiB, then eight times as many as before."""
-        size = self._bytes
-        self._bytes = min(_STEP_GROWTH * size, _STEP_BYTES_MAX)
-        return size
+    def next_step_bytes(self, credit_bytes: int) -> int:
+        """Stored bytes to read in the next step: 48 KiB, then twice as many; eight times if the credit allows.
+
+        Args:
+            credit_bytes: Credit left. The first step reads 48 KiB whatever it is.
+        """
+        last = self._bytes
+        wanted = min(_STEP_GROWTH * last, max(credit_bytes, 2 * last), _STEP_BYTES_MAX)
+        self._bytes = wanted or _FIRST_STEP_BYTES
+        return self._bytes
 
     def restart(self) -> None:
         """Begin anew: the consumer has stalled."""
-        self._bytes = _FIRST_STEP_BYTES
+        self._bytes = 0
 
 
 class WholeBlocks:

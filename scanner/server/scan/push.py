@@ -355,7 +355,7 @@ class PushScan:
             self._turns.give_back()  # The end goes out with the last batch.
 
     def _step_now(self) -> None:
-        wanted = self._slow_start.next_step_bytes()
+        wanted = self._slow_start.next_step_bytes(self._stream.credit.available)
         with self._stream.blocked_on(StallReason.STORAGE):
             self._pushed.step(min(wanted, self._turns.step_bytes))
         self._moved = True

@@ -38,19 +38,25 @@ KIB = 1024
 BUCKETS = range(40)
 
 
-def test_steps_grow_from_48_kib_up_to_a_bound() -> None:
+def test_steps_double_from_48_kib_up_to_a_bound() -> None:
     """A consumer that goes on taking gets larger steps; after a stall they begin anew."""
     slow_start = SlowStart()
-    sizes, first = [], []
-    for _ in range(8):
-        first.append(slow_start.first)
-        sizes.append(slow_start.next_step_bytes())
-    assert sizes[:3] == [48 * KIB, 384 * KIB, 3 << 20]
-    assert sizes[-2:] == [1 << 30] * 2
-    assert first == [True] + 7 * [False]
+    assert [slow_start.next_step_bytes(1) for _ in range(4)] == [48 * KIB, 96 * KIB, 192 * KIB, 384 * KIB]
+    for _ in range(40):
+        largest = slow_start.next_step_bytes(1)
+    assert largest == 1 << 30
     slow_start.restart()
-    assert slow_start.first
-    assert slow_start.next_step_bytes() == 48 * KIB
+    assert slow_start.next_step_bytes(1) == 48 * KIB
+
+
+def test_a_step_is_as_large_as_the_credit_up_to_eight_times_the_one_before() -> None:
+    """What the consumer has room for is read from the third step on: of two steps a connection takes all at once."""
+    slow_start = SlowStart()
+    for credit, sizes in ((1 << 40, [48, 384, 3072, 24_576]), (200 * KIB, [48, 200, 400, 800])):
+        assert slow_start.first
+        assert [slow_start.next_step_bytes(credit) for _ in sizes] == [size * KIB for size in sizes]
+        assert not slow_start.first
+        slow_start.restart()
 
 
 async def test_the_second_batch_goes_out_before_the_third_step() -> None:
