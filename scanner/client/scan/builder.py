@@ -32,7 +32,7 @@ from scanner.client.scan.key_pruning import ranges_to_read
 from scanner.client.scan.plan import EARLIEST, END, LATEST, LogStart, LogStop, ScanMode, ScanPlan, ScanSource
 from scanner.client.scan.resume_position import read_position
 from scanner.data.changes import CHANGE_COLUMN_NAMES
-from scanner.data.filters import Filter
+from scanner.data.filters import Filter, Predicate
 from scanner.data.key_ranges import intersection
 from scanner.data.keys import KeyCodec, KeyRange, prefix_end
 from scanner.data.table import TableDescription
@@ -227,7 +227,7 @@ class ScanBuilder:
             ArgumentInvalid: Something that is not a condition, text that cannot be read, or a value that does not fit
                 its column.
         """
-        predicates = list(self._plan.predicates)
+        added: list[Predicate] = []
         for given in conditions:
             condition = parse_where(given) if isinstance(given, str) else given
             if not isinstance(condition, Condition):
@@ -235,9 +235,10 @@ class ScanBuilder:
             for predicate in condition.predicates:
                 for leaf in predicate.leaves():
                     self._require_column(leaf.column)
-                predicates.append(predicate)
-        Filter(predicates, self._plan.table.schema)  # Refuses literals that do not fit their columns.
-        return self._replace(predicates=tuple(predicates))
+                added.append(predicate)
+        # Refuses literals that do not fit their columns. Those of earlier calls do, and would be read in each call.
+        Filter(added, self._plan.table.schema)
+        return self._replace(predicates=(*self._plan.predicates, *added))
 
     def limit(self, rows: int) -> Self:
         """Stop after exactly `rows` rows, if there are as many; which ones is not defined.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -117,6 +118,28 @@ def test_conditions_are_all_joined(scan: Builder) -> None:
     assert (
         joined == scan.where(first, second, third).plan == scan.where(first).where(second).where(third).plan
     )
+
+
+def test_a_condition_is_checked_once(scan: Builder) -> None:
+    """A call of `where` looks at its own conditions alone, however many were given by calls before it."""
+
+    def calls_of_next(scan: Builder) -> int:
+        calls = 0
+
+        def count(_frame: object, event: str, _argument: object) -> None:
+            nonlocal calls
+            calls += event == "call"
+
+        condition = col("flight") > 1
+        sys.setprofile(count)
+        try:
+            scan.where(condition)
+        finally:
+            sys.setprofile(None)
+        return calls
+
+    many = scan.where(*(col("flight") > each for each in range(50)))
+    assert calls_of_next(many) == calls_of_next(scan)
 
 
 def test_alternatives_and_opposites(scan: Builder) -> None:
