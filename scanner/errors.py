@@ -111,7 +111,7 @@ class BucketNotFound(ScannerError):
 
 
 class ColumnNotFound(ScannerError):
-    """The table has no such column; the message lists those it has."""
+    """The table has no such column; the message lists those it has, of many the first 20."""
 
     reason = "COLUMN_NOT_FOUND"
 

@@ -17,6 +17,7 @@ from typing import Final
 from scanner import ScannerError
 
 _SHOWN_CHARACTERS_MAX: Final = 200
+_LISTED_MAX: Final = 20
 _logger = logging.getLogger("weir.spark")
 
 
@@ -55,6 +56,13 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     spelled = {each.lower(): each for each in known}
     nearest = difflib.get_close_matches(name.lower(), spelled, n=1)
     return f"; did you mean {spelled[nearest[0]]!r}?" if nearest else ""
+
+
+def listed(names: Iterable[str]) -> str:
+    """Column names as an error lists them: all, if they are few, else the first ones and how many more there are."""
+    names = list(names)
+    more = len(names) - _LISTED_MAX
+    return ", ".join(names[:_LISTED_MAX]) + (f" and {more} more" if more > 0 else "")
 
 
 class SourceUnsupportedError(SourceError):

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import types as spark
 
-from spark_source.errors import SourceSchemaError
+from spark_source.errors import SourceSchemaError, listed
 
 _EPOCH: Final = datetime.date(1970, 1, 1)
 _DAYS: Final = range((datetime.date.min - _EPOCH).days, (datetime.date.max - _EPOCH).days + 1)
@@ -89,7 +89,7 @@ def check_schema(requested: spark.StructType, available: spark.StructType) -> No
     for field in requested.fields:
         if field.name not in there:
             raise SourceSchemaError(
-                field.name, f"the table has no column {field.name!r}; it has {', '.join(there)}"
+                field.name, f"the table has no column {field.name!r}; it has {listed(there)}"
             )
         actual = there[field.name]
         if field.dataType != actual.dataType:

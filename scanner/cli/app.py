@@ -20,7 +20,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from scanner.cli.signals import ended, ended_in_good_order, interrupted_at_once
-from scanner.escapes import escaped
+from scanner.escapes import escaped, listed
 from scanner.extras import DISTRIBUTION, ExtraMissing, extras_needed
 
 if TYPE_CHECKING:
@@ -287,9 +287,9 @@ def names(value: str | tuple[str, ...] | None) -> list[str]:
 
 
 def shown_names(columns: Sequence[str]) -> str:
-    """Column names as `names` reads them."""
+    """Column names as `names` reads them; of many the first ones."""
     plain = {name for name in columns if '"' not in name and names(name) == [name]}
-    return ", ".join(name if name in plain else '"' + name.replace('"', '""') + '"' for name in columns)
+    return listed(name if name in plain else '"' + name.replace('"', '""') + '"' for name in columns)
 
 
 def forget_output(descriptor: int = 1) -> None:

@@ -41,6 +41,7 @@ from scanner.cli.csv_types import ColumnTypes
 from scanner.cli.units import counted
 from scanner.data.arrow_sizes import require_readable_file
 from scanner.data.exact_casts import require_castable
+from scanner.escapes import listed
 
 NULL_VALUES_DEFAULT: Final = ("", "NA", "NULL")
 _BATCH_ROWS: Final = 8192
@@ -158,7 +159,7 @@ def _require_types(
     """
     for name, kind in types.items():
         if name not in names:
-            fail(f"{path} has no column {name!r} for --types; it has {', '.join(names)}")
+            fail(f"{path} has no column {name!r} for --types; it has {listed(names)}")
         if table is not None and name in table.names and table.field(name).type != kind:
             fail(f"column {name!r} of the table is {table.field(name).type}; leave it out of --types")
 

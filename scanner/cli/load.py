@@ -54,6 +54,7 @@ from scanner.errors import (
     TableExists,
     TableNotFound,
 )
+from scanner.escapes import listed
 
 if TYPE_CHECKING:
     from scanner.client.writer import WriteResult
@@ -395,12 +396,10 @@ def _require_columns(table: TableDescription, schema: pa.Schema, file: Path) -> 
     known, found = set(wanted), set(given)
     missing = [name for name in wanted if name not in found]
     if missing:
-        fail(
-            f"{file} has no column {', '.join(missing)}, which table {table.name} has; it has {', '.join(given)}"
-        )
+        fail(f"{file} has no column {listed(missing)}, which table {table.name} has; it has {listed(given)}")
     extra = [name for name in given if name not in known]
     if extra:
-        fail(f"table {table.name} has no column {', '.join(extra)}, which {file} has; choose another --table")
+        fail(f"table {table.name} has no column {listed(extra)}, which {file} has; choose another --table")
 
 
 @contextmanager

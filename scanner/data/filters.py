@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 from scanner.data.comparisons import Test, compared, equal_to_any, starts_with
 from scanner.data.literals import LiteralValue, literal
 from scanner.errors import ArgumentInvalid, ColumnNotFound
+from scanner.escapes import listed
 
 __all__ = [
     "DEPTH_MAX",
@@ -171,8 +172,9 @@ def _bind(predicate: Predicate, schema: pa.Schema) -> _RowTest:
     name = predicate.column
     index = schema.get_field_index(name)
     if index < 0:
-        known = ", ".join(schema.names)
-        raise ColumnNotFound(f"the filter names column {name!r}, which the table has not; it has {known}")
+        raise ColumnNotFound(
+            f"the filter names column {name!r}, which the table has not; it has {listed(schema.names)}"
+        )
     test = _comparison(predicate, schema.field(index))
     return lambda batch: test(batch.column(name))
 

@@ -22,6 +22,7 @@ import pyarrow as pa
 from scanner.data.arrow_sizes import require_size, spelled_out_bytes, stored_bytes_min
 from scanner.data.exact_casts import cast_exactly, require_castable
 from scanner.errors import ArgumentInvalid, ColumnNotFound, KeyInvalid, SchemaMismatch, TableNotFound
+from scanner.escapes import listed
 
 BUCKETS_MAX = 1024
 COLUMNS_MAX = 4096
@@ -30,8 +31,6 @@ COLUMN_NAME_BYTES_MAX = 512
 DECIMAL_SCALE_MAX = 1_000
 """Of a decimal column, above 0 and below: a filter works out that power of ten."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,127}")
-_NAMED_MAX = 20
-"""Tables that an error names, at most."""
 
 
 @dataclass(frozen=True)
@@ -187,12 +186,12 @@ def require_columns(schema: pa.Schema, columns: Iterable[str]) -> None:
     """Check that a schema has columns of these names.
 
     Raises:
-        ColumnNotFound: it has not; the message lists those it has.
+        ColumnNotFound: it has not; the message lists those it has, or some of them.
     """
     known = set(schema.names)
     for name in columns:
         if name not in known:
-            raise ColumnNotFound(f"no column {name!r}; the columns are {', '.join(schema.names)}")
+            raise ColumnNotFound(f"no column {name!r}; the columns are {listed(schema.names)}")
 
 
 _HINT = (
@@ -294,8 +293,8 @@ def _require_columns(given: pa.Schema, schema: pa.Schema) -> None:
     repeated = [name for name, times in Counter(names).items() if times > 1]
     if missing or unknown or repeated:
         message = (
-            f"columns do not fit the table: missing {missing}, unknown {unknown}, named twice {repeated};"
-            f" exactly these are wanted: {', '.join(wanted)}"
+            f"columns do not fit the table: missing {_quoted(missing)}, unknown {_quoted(unknown)}, named twice"
+            f" {_quoted(repeated)}; exactly these are wanted: {listed(wanted)}"
         )
         if any(name.startswith(_INDEX_PREFIX) for name in unknown):
             message += "; the index of a data frame is a column, too: reset_index(drop=True) leaves it out"
@@ -306,13 +305,13 @@ def _require_columns(given: pa.Schema, schema: pa.Schema) -> None:
             require_castable(kind, field)
 
 
+def _quoted(names: Sequence[str]) -> str:
+    return f"[{listed(map(repr, names))}]"
+
+
 def no_table(name: str, tables: Iterable[str]) -> TableNotFound:
     """The error where a table is looked for that is not there; it names those that are, or some of them."""
     names = sorted(tables)
     if not names:
         return TableNotFound(f"no table {name!r}; there are no tables")
-    known = ", ".join(names[:_NAMED_MAX])
-    more = len(names) - _NAMED_MAX
-    return TableNotFound(
-        f"no table {name!r}; the tables are: {known}{f' and {more} more' if more > 0 else ''}"
-    )
+    return TableNotFound(f"no table {name!r}; the tables are: {listed(names)}")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 from pyspark.sql import types as spark
 
-from spark_source.errors import SourceSchemaError, did_you_mean
+from spark_source.errors import SourceSchemaError, did_you_mean, listed
 from spark_source.schema import arrow_schema
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def _change_type(schema: spark.StructType, table: TableDescription, options: Wri
 def _describe_unknown(name: str, table: TableDescription) -> str:
     return (
         f"table {table.name} has no column {name!r}{did_you_mean(name, table.column_names)}"
-        f" (it has {', '.join(table.column_names)}): drop it before the write"
+        f" (it has {listed(table.column_names)}): drop it before the write"
     )
 
 
@@ -135,7 +135,7 @@ def _require_absent_allowed(field: pa.Field, table: TableDescription, given: Col
         raise SourceSchemaError(
             field.name,
             f"the DataFrame has no column {field.name!r}, which is part of the primary key of table {table.name};"
-            f" it has {', '.join(given) or 'none of its columns'}",
+            f" it has {listed(given) or 'none of its columns'}",
         )
     if not field.nullable:
         raise SourceSchemaError(

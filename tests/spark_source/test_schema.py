@@ -188,6 +188,13 @@ def test_schemas_that_fit(ddl: str) -> None:
     check_schema(_struct(ddl), AVAILABLE)
 
 
+def test_of_many_columns_the_first_are_listed() -> None:
+    """A table may have thousands, whose names nobody reads in a line."""
+    wide = _struct(", ".join(f"c{each} bigint" for each in range(100)))
+    with pytest.raises(SourceSchemaError, match=r"it has c0, c1, .*, c19 and 80 more$"):
+        check_schema(_struct("nope bigint"), wide)
+
+
 @pytest.mark.parametrize(
     ("ddl", "problem"),
     [

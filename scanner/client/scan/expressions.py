@@ -14,6 +14,7 @@ from typing import NoReturn
 from scanner.client.arguments import TEXT_OR_OCTETS
 from scanner.data.filters import LiteralValue, Operator, Predicate, literal
 from scanner.errors import ArgumentInvalid, ColumnNotFound
+from scanner.escapes import listed
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +178,7 @@ def parse_where(text: str) -> Condition:
 
 
 def column_not_found(table: str, name: str, known: Sequence[str]) -> ColumnNotFound:
-    """The error for a column that a table does not have: names the nearest, and lists those it has."""
+    """The error for a column that a table does not have: names the nearest, and lists those it has, or some."""
     near = difflib.get_close_matches(name, known, n=1)
     hint = f", did you mean {near[0]!r}?" if near else "."
-    return ColumnNotFound(f"table {table} has no column {name!r}{hint} It has: {', '.join(known)}")
+    return ColumnNotFound(f"table {table} has no column {name!r}{hint} It has: {listed(known)}")

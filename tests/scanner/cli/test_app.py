@@ -221,7 +221,7 @@ def test_names_of_columns(given: str | tuple[str, ...] | None, expected: list[st
     assert names(given) == expected
 
 
-@given(st.lists(st.text('a",\\ \n\t')))
+@given(st.lists(st.text('a",\\ \n\t'), max_size=20))
 def test_names_that_are_shown_can_be_given(columns: list[str]) -> None:
     """What an error lists can be typed, whatever the columns are called."""
     assert names(shown_names(columns)) == columns

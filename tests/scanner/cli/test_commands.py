@@ -31,6 +31,7 @@ from tests.support.server import RunningServer, running_server
 
 pytestmark = [pytest.mark.socket, pytest.mark.rocks]
 
+WIDE_CSV = ",".join(f"c{i}" for i in range(100)) + "\n" + ",".join(map(str, range(100))) + "\n"
 CSV = "id,name,price\n" + "".join(f"{i},name {i},{i / 4}\n" for i in range(200)) + "200,,NA\n"
 Weir = Callable[..., tuple[int, str, str]]
 
@@ -489,6 +490,8 @@ def test_a_load_whose_server_is_gone_does_not_wait_for_it_twice(
     [
         ("a,b\n1,2\n", ["-k", "id"], "no column 'id' for the primary key; it has a, b"),
         ("a,b\n1,2\n", [], "--primary-key COLUMNS, out of a, b"),
+        (WIDE_CSV, ["-k", "id"], "c18, c19 and 80 more"),
+        (WIDE_CSV, ["-k", "c0", "--types", "c=string"], "c18, c19 and 80 more"),
         (',"a, b"\n1,2\n', [], '--primary-key COLUMNS, out of "", "a, b"'),
         ("a,b\n1,2\n,3\n", ["-k", "a"], "'a' is null in row 2"),
         ("a,b\n1\n", ["-k", "a"], "line 2 has 1 value,"),
@@ -735,6 +738,8 @@ def test_file_that_does_not_fit_the_table(command: Weir, items: str, tmp_path: P
     for content, message in [
         ("id,name\n1,a\n", "no column price"),
         ("id,name,price,more\n1,a,1,1\n", "no column more"),
+        (WIDE_CSV, "no column id, name, price, which table items has; it has c0, c1,"),
+        (WIDE_CSV, "c18, c19 and 80 more"),
         ("id,name,price\nx,a,1\n", "'x'"),
     ]:
         path.write_text(content)

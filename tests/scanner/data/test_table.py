@@ -7,6 +7,7 @@ import struct
 import pyarrow as pa
 import pytest
 
+from scanner.data.filters import Filter, Operator, Predicate
 from scanner.data.table import BUCKETS_MAX, TableDescription, no_table, stored_type
 from scanner.errors import ArgumentInvalid, ColumnNotFound, KeyInvalid, ScannerError, SchemaMismatch
 
@@ -259,6 +260,22 @@ def test_a_batch_of_many_columns_lists_the_names_of_the_table_as_often_as_one_of
             described.conform(pa.record_batch({"c0": [1], **{f"x{each}": [1] for each in range(columns)}}))
         listed.append(counted.listed)
     assert listed[0] == listed[1]
+
+
+def test_the_errors_about_columns_of_a_wide_table_are_lines_to_read() -> None:
+    """At 4096 columns each of them names the first ones, and how many more there are."""
+    wide = table(schema=pa.schema([(f"c{each}", pa.int64()) for each in range(4096)]), primary_key=("c0",))
+    others = pa.record_batch({f"x{each}": [1] for each in range(4096)})
+    known = r"c0, c1, .*, c18, c19 and 4076 more"
+    with pytest.raises(ColumnNotFound, match=rf"the columns are {known}$"):
+        wide.project(["nope"])
+    with pytest.raises(ColumnNotFound, match=rf"; it has {known}$"):
+        Filter([Predicate("nope", Operator.IS_NULL)], wide.schema)
+    with pytest.raises(
+        SchemaMismatch, match=rf"unknown \['x0', .*, 'x19' and 4076 more\].*: {known}$"
+    ) as caught:
+        wide.conform(others)
+    assert len(caught.value.message) < 1000
 
 
 @pytest.mark.parametrize(

@@ -169,6 +169,13 @@ def test_what_is_refused(ddl: str, expected: str) -> None:
     assert refused(ddl).startswith(expected)
 
 
+def test_of_many_columns_the_first_are_listed() -> None:
+    """A table may have thousands, whose names nobody reads in a line."""
+    wide = TableDescription("wide", pa.schema([(f"c{i}", pa.int64()) for i in range(100)]), ("c0",), 1)
+    with pytest.raises(SourceSchemaError, match=r"\(it has c0, c1, .*, c19 and 80 more\): drop it"):
+        plan("c0 BIGINT, note STRING", table=wide)
+
+
 def test_changes_do_not_overwrite() -> None:
     """Changes of a table are not all of its rows, so a plan to overwrite it by them is refused."""
     with pytest.raises(SourceSchemaError, match="changes of a table, which cannot overwrite it"):

@@ -78,6 +78,14 @@ def test_unknown_column_is_told_with_the_nearest_and_the_known_ones(scan: Builde
         scan.where(col("gate") == 1)
 
 
+def test_of_many_columns_the_nearest_is_told_and_how_many_there_are() -> None:
+    """A table may have thousands, whose names nobody reads in a line."""
+    schema = pa.schema([(f"measure_{each}", pa.int64()) for each in range(1000)])
+    wide = TableDescription(name="wide", schema=schema, primary_key=("measure_0",), buckets=1)
+    with pytest.raises(ColumnNotFound, match=r"did you mean 'measure_777'\?.*measure_19 and 980 more$"):
+        Builder(ScanPlan(table=wide)).select("measurre_777")
+
+
 @pytest.mark.parametrize("columns", [(), ("delay", "delay")])
 def test_senseless_projection_is_refused(scan: Builder, columns: tuple[str, ...]) -> None:
     """No column at all, or one twice, is no projection."""
