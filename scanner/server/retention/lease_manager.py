@@ -107,6 +107,8 @@ class LeaseKeeper:
         """What could not be held when that was tried last."""
         self._promised: set[tuple[LeaseKey, LeasedState]] = set()
         """By the document."""
+        self._promised_at = 0
+        """The registry's `kept_changes` when it kept these."""
         self._changes = 0
         self._written_changes = 0
         self._writing = trio.Lock()
@@ -131,7 +133,7 @@ class LeaseKeeper:
                 f"the leases cannot be read: {error.message}; restore {LEASES_DOCUMENT} from a copy, or remove it to"
                 " start without leases"
             ) from error
-        self._promised = set(self._registry.states())
+        self._promised, self._promised_at = set(self._registry.states()), self._registry.kept_changes
         read = LeaseRegistry.to_document(self._registry.frozen(), self._registry.frozen_ended())
         await self._restore(self._registry.states())
         if content is not None and read != content:
@@ -303,7 +305,7 @@ class LeaseKeeper:
         self._forget_dropped(state for _, state in self._registry.states())
         self._unheld = {each for each in self._unheld if self._wants(*each)}
         await self._restore(self._registry.states())
-        if self._changes != self._written_changes or self._promised != set(self._registry.states()):
+        if self._changes != self._written_changes or self._promised_at != self._registry.kept_changes:
             self._changes += 1
             await self._write()
 
@@ -451,15 +453,18 @@ class LeaseKeeper:
         async with self._writing:
             if self._written_changes < wanted:
                 changes, leases = self._changes, self._registry.frozen()
-                ended = self._registry.frozen_ended()
-                promised = set(self._registry.states())
+                ended, kept_at = self._registry.frozen_ended(), self._registry.kept_changes
+                # A renewal keeps what was kept: it looks at none of the states, of which there may be many.
+                new = kept_at != self._promised_at
+                promised = set(self._registry.states()) if new else self._promised
                 await self._run_blocking(
                     lambda: self._store.write_document(
                         LEASES_DOCUMENT, LeaseRegistry.to_document(leases, ended)
                     )
                 )
-                self._written_changes, self._promised = changes, promised
-                await self._release_ended()
+                self._written_changes, self._promised, self._promised_at = changes, promised, kept_at
+                if new or self._registry.kept_changes != kept_at:
+                    await self._release_ended()
 
     async def _release_ended(self) -> None:
         needed = self._promised | set(self._registry.states())

@@ -16,6 +16,7 @@ This module knows no storage, no wire, no clock and no trio. Times are milliseco
 
 from __future__ import annotations
 
+import functools
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -80,6 +81,22 @@ class LeasedState:
         return CheckpointKey(self.table_id, self.bucket, self.checkpoint_id)
 
 
+class LeasedStates(dict[BucketKey, LeasedState]):
+    """What one lease keeps, never changed: a lease that is renewed has the same, and a lease that keeps others, others.
+
+    So it is encoded once. Most changes of leases are renewals, and each writes all leases.
+    """
+
+    def in_order(self) -> list[LeasedState]:
+        """By table and bucket."""
+        return sorted(self.values(), key=lambda state: (state.table, state.table_id, state.bucket))
+
+    @functools.cached_property
+    def text(self) -> str:
+        """As the document has it."""
+        return json.dumps([_state_to_json(state) for state in self.in_order()])
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lease:
     """One lease as it is at one moment."""
@@ -89,7 +106,7 @@ class Lease:
     """How long it lives from each acquisition and renewal on, above 0."""
     expires_at_ms: int
     """It exists before this time, and not from it on."""
-    states: Mapping[BucketKey, LeasedState]
+    states: LeasedStates
     """What it keeps, at least one."""
 
     def remaining_ms(self, now_ms: int) -> int:
@@ -98,7 +115,7 @@ class Lease:
 
     def sorted_states(self) -> list[LeasedState]:
         """What it keeps, by table and bucket."""
-        return sorted(self.states.values(), key=lambda state: (state.table, state.table_id, state.bucket))
+        return self.states.in_order()
 
 
 class _Ended(NamedTuple):
@@ -131,6 +148,8 @@ class LeaseRegistry:
         self._references: Counter[CheckpointKey] = Counter()
         self._ended: dict[LeaseKey, _Ended] = {}
         self._forgotten_ms = forgotten_ms
+        self.kept_changes = 0
+        """Grows whenever other states are kept than before; while it is the same, they are the same."""
 
     def __len__(self) -> int:
         """Leases that have not been collected."""
@@ -276,22 +295,15 @@ class LeaseRegistry:
     @staticmethod
     def to_document(leases: Iterable[Lease], ended: EndedLeases = EndedLeases()) -> bytes:
         """Leases as text for a file; needs no registry, so that another thread can do it."""
-        written = [
-            {
-                "principal": lease.key.principal,
-                "id": lease.key.lease_id,
-                "ttl_ms": lease.ttl_ms,
-                "expires_at_ms": lease.expires_at_ms,
-                "buckets": [_state_to_json(state) for state in lease.sorted_states()],
-            }
-            for lease in leases
-        ]
-        over = [
-            {"principal": key.principal, "id": key.lease_id, "at_ms": each.at_ms, "why": each.why}
+        written = ",\n".join(map(_lease_to_text, leases))
+        over = ",\n".join(
+            json.dumps({"principal": key.principal, "id": key.lease_id, "at_ms": each.at_ms, "why": each.why})
             for key, each in ended.leases
-        ]
-        document = {"leases": written, "ended": over, "forgotten_ms": ended.forgotten_ms}
-        return json.dumps(document, indent=1).encode() + b"\n"
+        )
+        document = (
+            f'{{"leases": [\n{written}\n], "ended": [\n{over}\n], "forgotten_ms": {ended.forgotten_ms}}}\n'
+        )
+        return document.encode()
 
     @staticmethod
     def document_without_past(now_ms: int) -> bytes:
@@ -352,7 +364,10 @@ class LeaseRegistry:
         if not states:
             return
         self._ended.pop(key, None)
-        self._leases[key] = Lease(key=key, ttl_ms=ttl_ms, expires_at_ms=expires_at_ms, states=states)
+        self._leases[key] = Lease(
+            key=key, ttl_ms=ttl_ms, expires_at_ms=expires_at_ms, states=LeasedStates(states)
+        )
+        self.kept_changes += 1
         self._references.update(_checkpoints(states))
 
     def _end(self, key: LeaseKey, now_ms: int, why: str = "") -> None:
@@ -367,6 +382,7 @@ class LeaseRegistry:
             self._forgotten_ms = max(self._forgotten_ms, forgotten.at_ms)
 
     def _remove(self, key: LeaseKey) -> None:
+        self.kept_changes += 1
         for checkpoint in _checkpoints(self._leases.pop(key).states):
             self._references[checkpoint] -= 1
             if not self._references[checkpoint]:
@@ -377,6 +393,17 @@ def _checkpoints(states: Mapping[BucketKey, LeasedState]) -> Iterator[Checkpoint
     for state in states.values():
         if state.checkpoint_key is not None:
             yield state.checkpoint_key
+
+
+def _lease_to_text(lease: Lease) -> str:
+    key = lease.key
+    head = {
+        "principal": key.principal,
+        "id": key.lease_id,
+        "ttl_ms": lease.ttl_ms,
+        "expires_at_ms": lease.expires_at_ms,
+    }
+    return f'{json.dumps(head)[:-1]}, "buckets": {lease.states.text}}}'
 
 
 def _state_to_json(state: LeasedState) -> dict[str, object]:

@@ -22,7 +22,7 @@ from scanner.errors import (
     TooManyScans,
 )
 from scanner.server.config import ScannerConfig
-from scanner.server.retention.lease_registry import LEASES_DOCUMENT, LeaseRegistry
+from scanner.server.retention.lease_registry import LEASES_DOCUMENT, LeasedState, LeaseKey, LeaseRegistry
 from scanner.server.retention.lease_targets import Choice, FoundStates, HeldState
 from scanner.storage.memory.store import MemoryStore
 from scanner.storage.rocksdb.store import RocksStore
@@ -132,6 +132,31 @@ async def test_nothing_is_let_go_before_that_is_written_down(
         await kept.maintenance.leases.sweep()
         assert len(bucket.pins) == 0
         assert state.checkpoint_id not in await kept.ids()
+
+
+async def test_a_renewal_looks_at_no_states(store: Store) -> None:
+    """Of other leases, which may keep many: what they keep is as it was."""
+
+    class Registry(LeaseRegistry):
+        looks = 0
+
+        def states(self) -> Iterator[tuple[LeaseKey, LeasedState]]:
+            Registry.looks += 1
+            return super().states()
+
+    async with open_maintenance(store) as kept:
+        leases = kept.maintenance.leases
+        leases._registry = Registry()
+        await kept.acquire("report", target(Choice.LOG, 0, 1, 2))
+        assert Registry.looks
+        Registry.looks = 0
+        renewed = await leases.renew(REPORT, 10**6)
+        assert not Registry.looks
+        document = store.read_document(LEASES_DOCUMENT)
+        (written,) = LeaseRegistry.from_document(document, 0).frozen()
+        assert (written.ttl_ms, written.states) == (10**6, renewed.states)
+        await leases.drop(REPORT)
+        assert [len((await kept.bucket(index)).pins) for index in range(BUCKETS)] == [0, 0, 0]
 
 
 @pytest.mark.parametrize("how", ["drop", "release"])
