@@ -175,6 +175,9 @@ class Catalog:
         """Buckets for which there is room, and whose files are being opened."""
         self._opened = trio.Event()
         """Set when one of them is open, or could not be."""
+        self._spare = 0
+        """Buckets for which there is room without a look at all that were ever used. What was closed since the last
+        look makes more."""
 
     def open_scans(self) -> Iterator[tuple[str, int, ServedBucket, OpenScan[Any]]]:
         """Every scan that is not closed, with the name of its table, the index of its bucket, and the bucket."""
@@ -342,17 +345,17 @@ class Catalog:
                 self._opened.set()
 
     async def _make_room(self) -> None:
-        while True:
+        while self._spare <= 0:
             self._opened = trio.Event()
             is_open = [bucket for _, _, bucket in self.open_buckets() if bucket.is_open]
-            excess = len(is_open) + self._opening + 1 - self._config.buckets_open_max
-            for bucket in sorted(is_open, key=lambda each: each.used_at):
-                if excess <= 0:
-                    return
+            spare = self._config.buckets_open_max - len(is_open) - self._opening
+            by_use = iter(sorted(is_open, key=lambda each: each.used_at) if spare <= 0 else ())
+            while spare <= 0 and (bucket := next(by_use, None)) is not None:
                 await bucket.close_unused()
-                excess -= not bucket.is_open
-            if excess <= 0:
-                return
+                spare += not bucket.is_open
+            if spare > 0:
+                self._spare = spare
+                break
             writing = next((bucket for bucket in is_open if bucket.only_written), None)
             if writing is None and (self._opening or self._opened.is_set()):
                 # Then there is another one to look at; or one of those in use is not any more.
@@ -366,6 +369,7 @@ class Catalog:
                     " -n, is low); try again later"
                 )
             await writing.give_way()
+        self._spare -= 1
 
     async def create(self, description: TableDescription) -> int:
         """Create a table; it is durable when this returns.

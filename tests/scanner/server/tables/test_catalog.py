@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -13,7 +13,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from scanner.errors import ScannerError, TableNotFound
+from scanner.errors import ScannerError, TableNotFound, TooManyFiles
 from scanner.server.config import ScannerConfig
 from scanner.server.tables.catalog import Catalog
 from scanner.storage.memory.store import MemoryStore
@@ -187,6 +187,30 @@ async def test_so_many_buckets_are_opened_at_once() -> None:
         go_on.set()
         await wait_all_tasks_blocked()
     assert (opening, most, len(list(catalog.open_buckets()))) == (0, 8, 20)
+
+
+async def test_room_for_many_is_found_at_one_look() -> None:
+    """At all buckets that were ever used, of which there may be thousands; at the limit there is one for each again."""
+
+    class Looked(Catalog):
+        looks = 0
+
+        def open_buckets(self) -> Iterator[tuple[str, int, ServedBucket]]:
+            Looked.looks += 1
+            return super().open_buckets()
+
+    store = MemoryStore()
+    store.create_table(description(buckets=20))
+    async with trio.open_nursery() as nursery:
+        catalog = Looked(store, ScannerConfig(buckets_open_max=15), nursery, inline)
+        table = await catalog.table("items")
+        for index in range(15):
+            await catalog.bucket(table, index)
+        assert Looked.looks == 1
+        # Storage in memory is never closed: no bucket of it makes room.
+        with pytest.raises(TooManyFiles, match="15 buckets are in use"):
+            await catalog.bucket(table, 15)
+        nursery.cancel_scope.cancel()
 
 
 async def no_room(
