@@ -176,9 +176,8 @@ class Transactions:
         name = await self._name(table, key)
         name.require_newest(key)
         self._room.require(0)
-        durable = (each.key.sequence for each in name.stages.of_attempt(key.version, attempt))
         # Above those that are being written, too: stages apply in this order, and no two of them are one file.
-        name.sequence = 1 + max((name.sequence, *durable))
+        name.sequence = 1 + max(name.sequence, name.stages.last_sequence(key.version, attempt))
         stage = StageKey(key.name, key.version, *attempt, name.sequence, self._now_ms(), session)
         name.sessions += 1
         try:

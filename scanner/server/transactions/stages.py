@@ -5,7 +5,8 @@ Pure: this module knows no files and no tasks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import bisect
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -19,6 +20,21 @@ class Attempt(NamedTuple):
     attempt: int
 
 
+class _OfAttempt:
+    """The stages of one attempt, of which there may be thousands."""
+
+    def __init__(self, stages: Iterable[StoredStage] = ()) -> None:
+        self.in_order: list[StoredStage] = []
+        """As they are applied."""
+        self.by_session: dict[bytes, StoredStage] = {}
+        for stage in stages:
+            self.add(stage)
+
+    def add(self, stage: StoredStage) -> None:
+        bisect.insort(self.in_order, stage, key=lambda each: each.key[4:])
+        self.by_session.setdefault(stage.key.session, stage)
+
+
 class Stages:
     """The durable stages of one transaction name.
 
@@ -28,7 +44,7 @@ class Stages:
 
     def __init__(self, on_change: Callable[[int], None]) -> None:
         self._on_change = on_change
-        self._versions: dict[int, dict[Attempt, list[StoredStage]]] = {}
+        self._versions: dict[int, dict[Attempt, _OfAttempt]] = {}
         self.size = 0
         """Their octets on the disk."""
 
@@ -49,23 +65,30 @@ class Stages:
         """A stage is durable."""
         key = stage.key
         attempts = self._versions.setdefault(key.version, {})
-        stages = attempts.setdefault(Attempt(key.part, key.attempt), [])
-        stages.append(stage)
+        attempt = Attempt(key.part, key.attempt)
+        if attempt not in attempts:
+            attempts[attempt] = _OfAttempt()
+        attempts[attempt].add(stage)
         self._resize(stage.size)
-        stages.sort(key=lambda each: each.key[4:])
 
     def of_version(self, version: int) -> list[StoredStage]:
         """The stages of a version."""
-        return [stage for stages in self._versions.get(version, {}).values() for stage in stages]
+        return [stage for found in self._versions.get(version, {}).values() for stage in found.in_order]
 
     def of_attempt(self, version: int, attempt: Attempt) -> list[StoredStage]:
         """The stages of an attempt, in order; none if it has staged nothing."""
-        return list(self._versions.get(version, {}).get(attempt, ()))
+        found = self._found(version, attempt)
+        return [] if found is None else list(found.in_order)
+
+    def last_sequence(self, version: int, attempt: Attempt) -> int:
+        """The `sequence` of the last stage of an attempt; 0: it has staged nothing."""
+        found = self._found(version, attempt)
+        return 0 if found is None else found.in_order[-1].key.sequence
 
     def find(self, version: int, attempt: Attempt, session: bytes) -> StoredStage | None:
         """The stage that was sent in a session."""
-        stages = self.of_attempt(version, attempt)
-        return next((stage for stage in stages if stage.key.session == session), None)
+        found = self._found(version, attempt)
+        return None if found is None else found.by_session.get(session)
 
     def remove(self, keys: list[StageKey]) -> None:
         """Stages are gone."""
@@ -73,13 +96,18 @@ class Stages:
         for version in list(self._versions):
             attempts = self._versions[version]
             for attempt in list(attempts):
-                before = attempts[attempt]
-                attempts[attempt] = [stage for stage in before if stage.key not in gone]
+                before = attempts[attempt].in_order
+                left = [stage for stage in before if stage.key not in gone]
                 self._resize(-sum(stage.size for stage in before if stage.key in gone))
-                if not attempts[attempt]:
+                if not left:
                     del attempts[attempt]
+                elif len(left) < len(before):
+                    attempts[attempt] = _OfAttempt(left)
             if not attempts:
                 del self._versions[version]
+
+    def _found(self, version: int, attempt: Attempt) -> _OfAttempt | None:
+        return self._versions.get(version, {}).get(attempt)
 
     def _resize(self, octets: int) -> None:
         self.size += octets
