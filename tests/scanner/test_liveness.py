@@ -87,9 +87,8 @@ async def test_a_silent_consumer_is_released_with_its_iterator(mock_clock: trio.
                     await scan.receive()
                 assert server.statistics().iterators_open == 1
                 path.cancel_scope.cancel()  # from here on nothing passes, and the socket stays open
-                for _ in range(
-                    3
-                ):  # The PING goes out, its time passes, and once more: the system has taken it.
+                # The PING goes out, its time passes, and once more: the system has taken it.
+                for _ in range(3):
                     mock_clock.jump(config.ping_interval_s + config.ping_timeout_s)
                     await trio.testing.wait_all_tasks_blocked()
                 await released(server)
