@@ -161,9 +161,7 @@ class SourceOptions:
             as_of=take("asOf", _parse_as_of, None),
             as_of_time=take("asOfTimestamp", _parse_instant, None),
             lease_id=take("leaseId", _parse_lease_id, None),
-            lease_ttl_s=take(
-                "leaseTtl", _whole(0, LEASE_TTL_S_MAX, "a number of seconds"), LEASE_TTL_S_DEFAULT
-            ),
+            lease_ttl_s=take("leaseTtl", parse_lease_ttl, LEASE_TTL_S_DEFAULT),
             splits=take("splits", _whole(1, SPLITS_MAX, "a number of tasks for each bucket"), None),
             split_bytes=take("targetSplitBytes", parse_size, None),
             columns=take("columns", _parse_columns, None),
@@ -427,6 +425,15 @@ def _whole(low: int, high: int, what: str) -> Callable[[str, str], int]:
         return number
 
     return parse
+
+
+def parse_lease_ttl(name: str, value: str) -> int:
+    """How long a lease lives, in seconds; 0: there is none.
+
+    Raises:
+        SourceOptionError: It is no number of seconds, or more than a day of them.
+    """
+    return _whole(0, LEASE_TTL_S_MAX, "a number of seconds")(name, value)
 
 
 def whole_number(value: str, low: int, high: int) -> int | None:

@@ -11,11 +11,19 @@ import datetime
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
 from spark_source.errors import SourceOptionError, did_you_mean
-from spark_source.options import OPTION_NAMES, SourceOptions, parse_bool, refused, size_bytes, whole_number
+from spark_source.options import (
+    OPTION_NAMES,
+    SourceOptions,
+    parse_bool,
+    parse_lease_ttl,
+    refused,
+    size_bytes,
+    whole_number,
+)
 
 LATEST: Final = -1
 """In JSON of offsets, as Kafka has it: where the log ends."""
@@ -172,22 +180,25 @@ class ChangeOptions:
                 raise SourceOptionError(
                     name, given[name.lower()][1], f"option {name!r} does not go with readChanges: {why}"
                 )
-        common = {name: value for name, value in options.items() if name.lower() not in _OWN}
-        if "leasettl" not in given:
-            common["leaseTtl"] = str(LEASE_TTL_S_DEFAULT)
+        # All parts of a bucket are read as of its planned offset, leased or not: a stream is cut with leaseTtl 0, too.
+        apart = _OWN | {"leasettl"}
+        common = {name: value for name, value in options.items() if name.lower() not in apart}
 
         def take(name: str, parse: Callable[[str, str], T]) -> T | None:
             entry = given.get(name.lower())
             return None if entry is None else parse(name, entry[1].strip())
 
         fail = take("failOnDataLoss", parse_bool)
+        ttl_s = take("leaseTtl", parse_lease_ttl)
         starting: tuple[Place | None, ...] = (
             take("startingTimestamp", _parse_time),
             take("startingOffsets", _parse_starting),
         )
         ending = take("endingTimestamp", _parse_time), take("endingOffsets", _parse_offsets)
         return cls(
-            source=SourceOptions.parse(common),
+            source=replace(
+                SourceOptions.parse(common), lease_ttl_s=LEASE_TTL_S_DEFAULT if ttl_s is None else ttl_s
+            ),
             # As Kafka's: a time counts before offsets, which have to be right all the same.
             starting=starting[0] or starting[1],
             ending=ending[0] or ending[1],

@@ -432,17 +432,22 @@ def test_columns_and_rows_are_chosen(server: RunningServer, table: Table, stream
     assert {row["k"] for rows in batches for row in rows} == set(range(5))
 
 
+@pytest.mark.parametrize("ttl", ["600", "0"])
 def test_the_table_is_read_by_more_tasks_than_buckets(
-    server: RunningServer, table: Table, streams: list[Stream]
+    server: RunningServer, table: Table, streams: list[Stream], ttl: str
 ) -> None:
-    """With `splits`, a bucket's keys are shared out; the rows are the same, and changes come bucket by bucket."""
+    """With `splits`, a bucket's keys are shared out; the rows are the same, and changes come bucket by bucket.
+
+    Without a lease the parts are of one state, too: that of the offset.
+    """
     table.write(kv_rows(0, 1000))
-    streams.append(stream := Stream(server, table.name, splits="3"))
+    streams.append(stream := Stream(server, table.name, splits="3", leaseTtl=ttl))
     rows = stream.next()
     assert rows is not None
     assert sorted(row["k"] for row in rows) == list(range(1000))
     assert len(stream.reader.partitions(stream.first(), stream.offsets[0])) > BUCKETS
     table.write(kv_rows(0, 1000, "b"))
+    assert stream.read(stream.first(), stream.offsets[0]) == rows
     assert len(stream.next() or []) == 2000
     assert len(stream.reader.partitions(*stream.offsets)) == BUCKETS
 
