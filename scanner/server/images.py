@@ -107,12 +107,14 @@ class ImageKeeper:
         return sum(self._files.values())
 
     async def look(self) -> None:
-        """Look at what is on the disk, and remove what a crash has left.
+        """Look at what is on the disk, and remove what a crash has left; not where another directory has the path.
 
         Waits:
             For the disk.
         """
-        if self._root is not None and not self._lock.locked():
+        if self._root is None or await self._run_blocking(self._store.check_disk) is None:
+            return
+        if not self._lock.locked():
             async with self._lock:
                 tables = await self._catalog.descriptions()
                 table_ids = {found for found in map(self._table_id, tables) if found is not None}

@@ -480,6 +480,19 @@ async def test_what_a_crash_has_left_is_removed(tmp_path: Path) -> None:
         assert (await at.scan())[0] is ReadSource.IMAGE
 
 
+async def test_images_of_a_directory_that_has_replaced_ours_stay(tmp_path: Path) -> None:
+    """Another server's tables are none of ours: their images are no strays to us."""
+    data = tmp_path / "data"
+    async with serving(data) as at:
+        await at.create()
+        await at.make()
+        data.rename(tmp_path / "elsewhere")
+        (data / "images" / "000099").mkdir(parents=True)
+        (data / "images" / "000099" / "0000.image").write_bytes(b"whole")
+        await at.images.look()
+        assert files(data) == files(tmp_path / "elsewhere") == ["0000.image"]
+
+
 @pytest.mark.parametrize("begun", [True, False], ids=["while it is made", "when it has its name"])
 async def test_a_table_that_is_dropped_meanwhile_gets_no_image(tmp_path: Path, begun: bool) -> None:
     """The maker is told so, and nothing is left."""
