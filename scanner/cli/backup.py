@@ -31,7 +31,7 @@ from scanner.errors import (
 from scanner.server.retention.lease_registry import LEASES_DOCUMENT, LeaseRegistry
 from scanner.storage.rocksdb.backup_manifest import list_backups
 from scanner.storage.rocksdb.backups import begin_backup
-from scanner.storage.rocksdb.catalog import load_catalog, missing_catalog
+from scanner.storage.rocksdb.catalog import CatalogReader, missing_catalog
 from scanner.storage.rocksdb.checkpoints import list_checkpoints
 from scanner.storage.rocksdb.data_directory import (
     FORMAT_NAME,
@@ -87,7 +87,7 @@ def backup(destination: Path, data: Path, only_list: bool, as_json: bool, endpoi
             _progress() as on_bytes,
             begin_backup(data, destination, time.time_ns() // 1000, on_bytes) as writer,
         ):
-            missing = _add_tables(client, writer, data)
+            missing = _add_tables(client, writer, CatalogReader(data))
             made, copied = writer.finish(), writer.copied_bytes
         # Not behind the end of the connection, during which Ctrl-C would keep it from being said.
         if as_json:
@@ -101,17 +101,17 @@ def backup(destination: Path, data: Path, only_list: bool, as_json: bool, endpoi
         fail(f"backup {made.backup_id} lacks {counted(len(missing), 'damaged table')}: {', '.join(missing)}")
 
 
-def _add_tables(client: sync.Client, writer: BackupWriter, data: Path) -> list[str]:
+def _add_tables(client: sync.Client, writer: BackupWriter, source: CatalogReader) -> list[str]:
     """Add every table, and return the names of those that are damaged; each was reported."""
     # What the catalog names, and not what the server lists: a caller may not see all of its tables.
-    names = set(_tables_of(data))
+    names = set(_tables_of(source))
     for description in client.tables():
-        if description.name not in names and description.name not in _tables_of(data):
-            fail(_other_server(data, f"it has no table {description.name!r}"))
+        if description.name not in names and description.name not in _tables_of(source):
+            fail(_other_server(source.directory, f"it has no table {description.name!r}"))
     damaged = []
     for name in sorted(names):
         try:
-            if not _add_named(client, writer, data, name):
+            if not _add_named(client, writer, source, name):
                 note(f"table {name!r} was dropped meanwhile")
         except DataCorrupted as error:
             note(f"table {name!r} is not in the backup: {error.message}")
@@ -119,24 +119,24 @@ def _add_tables(client: sync.Client, writer: BackupWriter, data: Path) -> list[s
     return damaged
 
 
-def _add_named(client: sync.Client, writer: BackupWriter, data: Path, name: str) -> bool:
+def _add_named(client: sync.Client, writer: BackupWriter, source: CatalogReader, name: str) -> bool:
     """Add the table of a name; where that is dropped meanwhile, the one that was made anew. False: there is none."""
-    while (entry := _tables_of(data).get(name)) is not None:
+    while (entry := _tables_of(source).get(name)) is not None:
         try:
-            _add_table(client, writer, data, name)
+            _add_table(client, writer, source, name)
             return True
         except TableNotFound:
             # A server forgets a table once its catalog does: until then it is being dropped.
             forgotten = all(each.name != name for each in client.tables())
-            if forgotten and _tables_of(data).get(name) == entry:
-                fail(_other_server(data, f"the server has no table {name!r}"))
+            if forgotten and _tables_of(source).get(name) == entry:
+                fail(_other_server(source.directory, f"the server has no table {name!r}"))
         except (DataCorrupted, LeaseNotFound, StoreFailed):
-            if not _is_going(client, data, entry):
+            if not _is_going(client, source, entry):
                 raise
     return False
 
 
-def _is_going(client: sync.Client, data: Path, entry: TableEntry) -> bool:
+def _is_going(client: sync.Client, source: CatalogReader, entry: TableEntry) -> bool:
     """Whether a table is being dropped, or is gone: then its files may be missed."""
     name = entry.description.name
     try:
@@ -146,10 +146,10 @@ def _is_going(client: sync.Client, data: Path, entry: TableEntry) -> bool:
     except ScannerError:
         return False
     # Not by the server's table: in another one's directory that is never the same.
-    return _tables_of(data).get(name) != entry
+    return _tables_of(source).get(name) != entry
 
 
-def _add_table(client: sync.Client, writer: BackupWriter, data: Path, name: str) -> None:
+def _add_table(client: sync.Client, writer: BackupWriter, source: CatalogReader, name: str) -> None:
     added = False
     try:
         with client.acquire_lease(
@@ -157,12 +157,12 @@ def _add_table(client: sync.Client, writer: BackupWriter, data: Path, name: str)
         ) as lease:
             lease.renew(_LEASE_S)
             # Read after the checkpoints were made: it names every column that their rows have.
-            entry = _tables_of(data).get(name)
+            entry = _tables_of(source).get(name)
             if entry is None:
                 raise TableNotFound(f"there is no table {name!r}")
             writer.add_table(
                 entry,
-                [_checkpoint(data, entry, lease, i) for i in range(entry.description.buckets)],
+                [_checkpoint(source.directory, entry, lease, i) for i in range(entry.description.buckets)],
                 lease.half_applied,
             )
             added = True
@@ -171,10 +171,10 @@ def _add_table(client: sync.Client, writer: BackupWriter, data: Path, name: str)
             raise
 
 
-def _tables_of(data: Path) -> dict[str, TableEntry]:
-    catalog = load_catalog(data)
+def _tables_of(source: CatalogReader) -> dict[str, TableEntry]:
+    catalog = source.read()
     if catalog is None:
-        raise missing_catalog(data)
+        raise missing_catalog(source.directory)
     return catalog.tables
 
 

@@ -94,28 +94,42 @@ class CatalogFile:
         return replace(self, tables={key: entry for key, entry in self.tables.items() if key != name})
 
 
-def load_catalog(directory: Path) -> CatalogFile | None:
-    """Read the catalog of a data directory; None if it has none.
+class CatalogReader:
+    """Reads the catalog of a data directory, which a server may replace; it is parsed only where it has changed.
 
-    Raises:
-        DataCorrupted: the file is damaged.
-        StoreFailed: it cannot be read, or a newer version wrote it.
+    Args:
+        directory: The data directory.
     """
-    path = directory / CATALOG_NAME
-    try:
-        text = read_sealed(path)
-        if text is None:
-            return None
-        content = json.loads(text)
-        entries = [_entry_of(table) for table in content["tables"]]
-        return CatalogFile(
-            next_table_id=content["next_table_id"],
-            tables={entry.description.name: entry for entry in entries},
-        )
-    except DataCorrupted as error:
-        raise DataCorrupted(f"{error.message}; {_rebuild(directory)}") from error
-    except (ValueError, KeyError, TypeError, pa.ArrowException) as error:
-        raise DataCorrupted(f"{path} is damaged ({type(error).__name__}); {_rebuild(directory)}") from error
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._text: bytes | None = None
+        self._catalog: CatalogFile | None = None
+
+    def read(self) -> CatalogFile | None:
+        """The catalog as it is now; None if there is none.
+
+        Raises:
+            DataCorrupted: the file is damaged.
+            StoreFailed: it cannot be read, or a newer version wrote it.
+        """
+        path = self.directory / CATALOG_NAME
+        try:
+            text = read_sealed(path)
+            if text != self._text:
+                self._catalog = None if text is None else _catalog_of(json.loads(text))
+                self._text = text
+        except DataCorrupted as error:
+            raise DataCorrupted(f"{error.message}; {_rebuild(self.directory)}") from error
+        except (ValueError, KeyError, TypeError, pa.ArrowException) as error:
+            message = f"{path} is damaged ({type(error).__name__}); {_rebuild(self.directory)}"
+            raise DataCorrupted(message) from error
+        return self._catalog
+
+
+def load_catalog(directory: Path) -> CatalogFile | None:
+    """Read the catalog of a data directory once; see `CatalogReader`."""
+    return CatalogReader(directory).read()
 
 
 def save_catalog(directory: Path, catalog: CatalogFile) -> None:
@@ -184,6 +198,14 @@ def _document_of(entry: TableEntry) -> dict[str, Any]:
         "buckets": entry.description.buckets,
         "schemas": [base64.b64encode(schema.serialize()).decode() for schema in entry.schemas],
     }
+
+
+def _catalog_of(content: dict[str, Any]) -> CatalogFile:
+    entries = [_entry_of(table) for table in content["tables"]]
+    return CatalogFile(
+        next_table_id=content["next_table_id"],
+        tables={entry.description.name: entry for entry in entries},
+    )
 
 
 def _entry_of(table: dict[str, Any]) -> TableEntry:

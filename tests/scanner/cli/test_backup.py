@@ -16,6 +16,7 @@ import scanner.cli.backup
 import scanner.sync
 from scanner.data.digest import combine_digests
 from scanner.errors import StoreFailed
+from scanner.storage.rocksdb import catalog
 from scanner.storage.rocksdb.backup_manifest import list_backups
 from scanner.storage.rocksdb.backups import BackupWriter
 from tests.support.processes import weir
@@ -85,6 +86,24 @@ def test_a_table_that_is_written_to(tmp_path: Path, weir_here: Weir) -> None:
             found = pa.Table.from_batches(list(batches))
         assert batches.statistics().digest == digest
         assert found.sort_by("id") == expected.sort_by("id")
+
+
+def test_a_catalog_is_not_parsed_for_each_table(
+    tmp_path: Path, weir_here: Weir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It names all tables: a backup of thousands would take time that goes with their square."""
+    data, parse, parsed = tmp_path / "data", catalog._catalog_of, list[int]()
+
+    def count(content: dict[str, Any]) -> catalog.CatalogFile:
+        parsed.append(len(content["tables"]))
+        return parse(content)
+
+    with running_server(data) as server, scanner.sync.connect(server.endpoint) as client:
+        for name in ("a", "b", "c"):
+            client.create_table(name, SCHEMA, primary_key=["id"], buckets=1)
+        monkeypatch.setattr(catalog, "_catalog_of", count)
+        made = weir_here("backup", tmp_path / "backups", "--data", data, "-e", server.endpoint)
+    assert (made.returncode, parsed) == (0, [3]), made
 
 
 def test_an_id_of_a_lease_from_before_begins_none(tmp_path: Path, weir_here: Weir) -> None:

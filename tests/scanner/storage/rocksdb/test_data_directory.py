@@ -17,7 +17,12 @@ import pytest
 from scanner.errors import DataCorrupted, StoreFailed
 from scanner.storage.rocksdb.adopt import rebuild_catalog
 from scanner.storage.rocksdb.backups import begin_backup
-from scanner.storage.rocksdb.catalog import load_catalog, load_table_entry, save_table_entry
+from scanner.storage.rocksdb.catalog import (
+    CatalogReader,
+    load_catalog,
+    load_table_entry,
+    save_table_entry,
+)
 from scanner.storage.rocksdb.data_directory import acquire_lock, hold_still
 from scanner.storage.rocksdb.envelope import seal
 from scanner.storage.rocksdb.store import RocksStore
@@ -29,6 +34,32 @@ from tests.support.storage_tables import (
     one_bucket,
     rows_by_table,
 )
+
+# --- a catalog that is read again and again ---
+
+
+def test_a_catalog_is_parsed_where_it_has_changed(tmp_path: Path) -> None:
+    """A reader has what is there now: tables that came and went, damage, and what replaces it."""
+    reader, path = CatalogReader(tmp_path), tmp_path / "catalog.json"
+    assert reader.read() is None
+    make_tables(tmp_path, "one")
+    first, text = reader.read(), path.read_bytes()
+    assert first is not None
+    assert list(first.tables) == ["one"]
+    assert reader.read() is first
+    make_tables(tmp_path, "two")
+    second = reader.read()
+    assert second == load_catalog(tmp_path)
+    assert second != first
+    path.write_bytes(text[:-2] + b"]\n")
+    for _ in range(2):
+        with pytest.raises(DataCorrupted, match=r"its checksum is wrong.*weir adopt"):
+            reader.read()
+    path.write_bytes(text)
+    assert reader.read() == first
+    path.unlink()
+    assert reader.read() is None
+
 
 # --- what the catalog does not name ---
 
