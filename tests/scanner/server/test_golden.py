@@ -24,7 +24,7 @@ CONFIG = ScannerConfig(
 
 def folded(changes: list[dict[str, Any]]) -> dict[int, str]:
     """The rows that changes make, by hand."""
-    table = {}
+    table: dict[int, str] = {}
     for change in changes:
         if change["_change_type"] in {"delete", "update_preimage"}:
             assert table.pop(change["id"]) == change["text"]
