@@ -110,13 +110,6 @@ class RowBlock:
         """The rows [start, stop), 0 <= start <= stop <= len(self), without a copy."""
         return RowBlock(self.buffer, self.starts[start : stop + 1])
 
-    def take(self, indices: NDArray[np.int64]) -> RowBlock:
-        """Copy some of the rows, in the order of their indices."""
-        taken = binary_view(self.buffer, self.starts.astype(np.int32)).take(pa.array(indices))
-        _, offsets, data = taken.buffers()
-        starts = np.frombuffer(offsets, np.int32)[: len(indices) + 1].astype(np.int64)
-        return RowBlock(memoryview(data), starts)
-
     def fitting(self, bytes_max: int) -> int:
         """How many of the first rows take at most `bytes_max` together."""
         return int(np.searchsorted(self.starts, self.starts[0] + bytes_max, side="right")) - 1

@@ -26,8 +26,8 @@ This module knows no storage. The format is stored; golden values in the tests h
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -136,18 +136,9 @@ class RowCodec:
         layout = self._layout_of(schema_id) if schema_id in self._schemas else None
         if layout is not None and (matrix := _heads(block, layout)) is not None:
             return _decode(block, layout, matrix, wanted)
-        return self._decode_mixed(block, wanted)
-
-    def _decode_mixed(self, block: RowBlock, wanted: list[pa.Field]) -> pa.RecordBatch:
-        """Decode rows of several schemas, or tell what is wrong with them."""
-        ids = _schema_ids(block)
-        order, batches = [], []
-        for number in np.unique(ids):
-            members = np.flatnonzero(ids == number)
-            order.append(members)
-            batches.append(self._decode_group(block.take(members), self._layout_of(int(number)), wanted))
-        inverse = np.argsort(np.concatenate(order))
-        return pa.concat_batches(batches).take(pa.array(inverse))
+        numbers, schemas = np.unique(_schema_ids(block), return_inverse=True)
+        layouts = [self._layout_of(int(number)) for number in numbers]
+        return _MixedRows(block, layouts, schemas).decode(wanted)
 
     def cells(self, row: bytes, columns: Sequence[str]) -> list[bytes]:
         """The stored bytes of cells of one row: for a single row far quicker than `decode`.
@@ -179,16 +170,6 @@ class RowCodec:
             layout = self._layouts[schema_id] = _Layout(schema_id, self._schemas[schema_id])
         return layout
 
-    @staticmethod
-    def _decode_group(block: RowBlock, layout: _Layout, wanted: list[pa.Field]) -> pa.RecordBatch:
-        matrix = _heads(block, layout)
-        if matrix is None:
-            shortest = int(np.diff(block.starts).min())
-            raise DataCorrupted(
-                f"a stored row of schema {layout.schema_id} has {shortest} bytes; it needs {layout.head_bytes}"
-            )
-        return _decode(block, layout, matrix, wanted)
-
 
 def keys_of_rows(rows: Sequence[bytes], row_codec: RowCodec, key_codec: KeyCodec) -> list[bytes]:
     """Work out the encoded primary keys of stored rows.
@@ -219,6 +200,7 @@ class _Layout:
     def __init__(self, schema_id: int, schema: pa.Schema) -> None:
         self.schema_id = schema_id
         position = _SCHEMA_ID_BYTES + (len(schema) + 7) // 8
+        self.cells_at = position
         self.columns: dict[str, _Column] = {}
         variable = 0
         for index, field in enumerate(schema):
@@ -235,10 +217,14 @@ class _Layout:
 def _cell(row: bytes, column: _Column, bounds: Sequence[int]) -> bytes:
     at, bit = divmod(column.index, 8)
     if row[_SCHEMA_ID_BYTES + at] >> bit & 1:
-        raise DataCorrupted(f"a stored row has a null in column {column.field.name!r}, which cannot be null")
+        raise _null_found(column)
     if column.width:
         return row[column.offset : column.offset + column.width]
     return row[bounds[column.offset] : bounds[column.offset + 1]]
+
+
+def _null_found(column: _Column) -> DataCorrupted:
+    return DataCorrupted(f"a stored row has a null in column {column.field.name!r}, which cannot be null")
 
 
 def _fixed_width(data_type: pa.DataType) -> int:
@@ -317,12 +303,12 @@ def _decode(
         at, bit = divmod(column.index, 8)
         if null_bytes_seen[at] >> bit & 1:
             if not field.nullable:
-                raise DataCorrupted(f"a stored row has a null in column {field.name!r}, which cannot be null")
+                raise _null_found(column)
             validity = pa.py_buffer(np.packbits((null_bytes[:, at] >> bit & 1) ^ 1, bitorder="little"))
         if column.width:
             arrays.append(_decode_fixed(matrix, column, validity))
         else:
-            arrays.append(_decode_variable(cells, layout, column, count, validity))
+            arrays.append(_decode_variable(cells, layout.variable_count + 1, column, count, validity))
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(wanted))
 
 
@@ -335,9 +321,7 @@ def _heads(block: RowBlock, layout: _Layout) -> NDArray[np.uint8] | None:
         raw = np.frombuffer(block.buffer, np.uint8)
         matrix = raw[int(starts[0]) : int(starts[-1])].reshape(count, width)
     else:
-        # One opaque item at every byte: indexing then copies whole heads.
-        windows = np.ndarray(len(block.buffer) - width + 1, f"V{width}", block.buffer, strides=(1,))
-        matrix = windows[starts[:-1]].view(np.uint8).reshape(count, width)
+        matrix = _items(block, width)[starts[:-1]].view(np.uint8).reshape(count, width)
     ids: NDArray[np.uint16] = np.ndarray(count, "<u2", matrix, 0, matrix.strides[:1])
     return matrix if (ids == layout.schema_id).all() else None
 
@@ -351,12 +335,7 @@ def _variable_bounds(block: RowBlock, layout: _Layout, matrix: NDArray[np.uint8]
     ends = cells_at.copy()
     for index in range(variable):
         ends += lengths[:, index]
-    if not np.array_equal(ends, starts[1:]):
-        row = int(np.flatnonzero(ends != starts[1:])[0])
-        raise DataCorrupted(
-            f"stored row {row} of a block has {int(starts[row + 1] - starts[row])} bytes,"
-            f" but its cells add up to {int(ends[row] - starts[row])}"
-        )
+    _require_ends(block, ends)
     # From here on no sum is larger than the buffer, so 32 bits are enough.
     bounds = np.empty(count * (variable + 1) + 1, np.int32)
     bounds[-1] = starts[-1]
@@ -367,25 +346,37 @@ def _variable_bounds(block: RowBlock, layout: _Layout, matrix: NDArray[np.uint8]
     return bounds
 
 
+def _require_ends(block: RowBlock, ends: NDArray[np.int64]) -> None:
+    """See that each row ends where its cells do."""
+    starts = block.starts
+    if not np.array_equal(ends, starts[1:]):
+        row = int(np.flatnonzero(ends != starts[1:])[0])
+        raise DataCorrupted(
+            f"stored row {row} of a block has {int(starts[row + 1] - starts[row])} bytes,"
+            f" but its cells add up to {int(ends[row] - starts[row])}"
+        )
+
+
 def _decode_fixed(matrix: NDArray[np.uint8], column: _Column, validity: pa.Buffer | None) -> pa.Array:
-    if pa.types.is_boolean(column.field.type):
-        cells = matrix[:, column.offset]
+    # As opaque items, not as bytes: to copy an item at a time is eight times as fast.
+    items = np.ndarray(len(matrix), f"V{column.width}", matrix, column.offset, matrix.strides[:1])
+    return _fixed_array(items.copy().view(np.uint8), column.field, validity)
+
+
+def _fixed_array(cells: NDArray[np.uint8], field: pa.Field, validity: pa.Buffer | None) -> pa.Array:
+    """The cells of a column of fixed width, from their bytes, which it keeps."""
+    count = len(cells) // _fixed_width(field.type)
+    if pa.types.is_boolean(field.type):
         if int(cells.max()) > 1:
-            raise DataCorrupted(
-                f"a stored row has byte {int(cells.max())} in the bool column {column.field.name!r}"
-            )
-        values = np.packbits(cells, bitorder="little")
-    else:
-        # As opaque items, not as bytes: to copy an item at a time is eight times as fast.
-        items = np.ndarray(len(matrix), f"V{column.width}", matrix, column.offset, matrix.strides[:1])
-        values = items.copy().view(np.uint8)
-    return pa.Array.from_buffers(column.field.type, len(matrix), [validity, pa.py_buffer(values)])
+            raise DataCorrupted(f"a stored row has byte {int(cells.max())} in the bool column {field.name!r}")
+        cells = np.packbits(cells, bitorder="little")
+    return pa.Array.from_buffers(field.type, count, [validity, pa.py_buffer(cells)])
 
 
 def _decode_variable(
-    cells: pa.Array, layout: _Layout, column: _Column, count: int, validity: pa.Buffer | None
+    cells: pa.Array, per_row: int, column: _Column, count: int, validity: pa.Buffer | None
 ) -> pa.Array:
-    per_row = layout.variable_count + 1
+    """The cells of a column of variable width: one of every `per_row`, from that of the column's number on."""
     indices = np.arange(column.offset, count * per_row, per_row, dtype=np.int32)
     at = pa.Array.from_buffers(pa.int32(), count, [None, pa.py_buffer(indices)])
     _, offsets, data = pc.call_function("take", [cells, at], _TAKE_CHECKED).buffers()
@@ -396,3 +387,118 @@ def _decode_variable(
         except pa.ArrowInvalid as error:
             raise DataCorrupted(f"column {column.field.name!r} of a stored row is not UTF-8") from error
     return values
+
+
+class _MixedRows:
+    """Rows of several schemas, decoded column by column: schema by schema it takes as many times as long.
+
+    Each schema is a prefix of those with more columns. So the cells of a column are as far behind the null bits as in
+    the widest schema, and where rows are in the order of their columns, those that have a column come first.
+
+    Args:
+        block: The rows.
+        layouts: Of their schemas.
+        schemas: Of each row, which of these.
+
+    Raises:
+        DataCorrupted: Some row is shorter than it must be.
+    """
+
+    def __init__(self, block: RowBlock, layouts: Sequence[_Layout], schemas: NDArray[np.intp]) -> None:
+        self._block = block
+        self._widest = widest = max(layouts, key=lambda layout: len(layout.columns))
+        columns = -np.array([len(layout.columns) for layout in layouts], np.int16)[schemas]
+        heads = np.array([layout.head_bytes for layout in layouts])[schemas]
+        sizes = np.diff(block.starts)
+        if (short := np.flatnonzero(sizes < heads)).size:
+            row = short[0]
+            raise DataCorrupted(
+                f"a stored row of schema {layouts[schemas[row]].schema_id} has {sizes[row]} bytes;"
+                f" it needs {heads[row]}"
+            )
+        self._order = order = np.argsort(columns, kind="stable")
+        """The rows, those with the most columns first. What follows is of these."""
+        self._having = np.searchsorted(columns[order], -np.arange(len(widest.columns)))
+        """By column, how many rows have it."""
+        self._starts = starts = block.starts[:-1][order]
+        schemas = schemas[order]
+        self._shifted = starts + np.array([layout.cells_at - widest.cells_at for layout in layouts])[schemas]
+        """Where each row would start if it had as many null bits as the widest."""
+        self._lengths_at = starts + np.array([layout.lengths_at for layout in layouts])[schemas]
+        self._cells_at = starts + heads[order]
+
+    def decode(self, wanted: Sequence[pa.Field]) -> pa.RecordBatch:
+        """Decode some of the columns.
+
+        Raises:
+            DataCorrupted: Some row is not one of the table.
+        """
+        count = len(self._block)
+        variable = self._variable_cells({field.name for field in wanted})
+        arrays = []
+        for field in wanted:
+            column = self._widest.columns.get(field.name)
+            if column is None:
+                arrays.append(pa.nulls(count, field.type))
+                continue
+            validity = self._validity(column)
+            if column.width:
+                at = self._shifted[: self._having[column.index]] + column.offset
+                values = self._by_row(_items(self._block, column.width)[at])
+                arrays.append(_fixed_array(values.view(np.uint8), field, validity))
+            else:
+                cells = binary_view(self._block.buffer, self._bounds(*variable[field.name]))
+                arrays.append(_decode_variable(cells, 2, replace(column, offset=0), count, validity))
+        return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(wanted))
+
+    def _by_row(self, values: NDArray[Any]) -> NDArray[Any]:
+        """What the first rows of the order have, for each row of the block; 0 of others."""
+        found = np.zeros(len(self._block), values.dtype)
+        found[self._order[: len(values)]] = values
+        return found
+
+    def _validity(self, column: _Column) -> pa.Buffer | None:
+        having = self._having[column.index]
+        at, bit = divmod(column.index, 8)
+        octets = np.frombuffer(self._block.buffer, np.uint8)[self._starts[:having] + (_SCHEMA_ID_BYTES + at)]
+        valid = (octets >> bit & 1) ^ 1
+        if valid.all():
+            if having == len(self._block):
+                return None
+        elif not column.field.nullable:
+            raise _null_found(column)
+        return pa.py_buffer(np.packbits(self._by_row(valid), bitorder="little"))
+
+    def _variable_cells(
+        self, wanted: Container[str]
+    ) -> dict[str, tuple[NDArray[np.int64], NDArray[np.uint32]]]:
+        """By column, where the cells begin and how long they are, checked against the rows' lengths."""
+        found = {}
+        ends, lengths_at = self._cells_at.copy(), self._lengths_at
+        items = _items(self._block, _LENGTH_BYTES)
+        for column in self._widest.columns.values():
+            if column.width:
+                continue
+            having = self._having[column.index]
+            at = lengths_at[:having] + _LENGTH_BYTES * column.offset
+            lengths = items[at].view("<u4")
+            if column.field.name in wanted:
+                found[column.field.name] = ends[:having].copy(), lengths
+            ends[:having] += lengths
+        _require_ends(self._block, self._by_row(ends))
+        return found
+
+    def _bounds(self, begins: NDArray[np.int64], lengths: NDArray[np.uint32]) -> NDArray[np.int32]:
+        """Offsets of [cell, what is behind it] per row. A row that lacks the cell has an empty one at its end."""
+        row_ends, rows = self._block.starts[1:], self._order[: len(begins)]
+        bounds = np.empty(2 * len(self._block) + 1, np.int32)
+        bounds[:-1] = np.repeat(row_ends, 2)
+        bounds[-1] = row_ends[-1]
+        bounds[2 * rows] = begins
+        bounds[2 * rows + 1] = begins + lengths
+        return bounds
+
+
+def _items(block: RowBlock, width: int) -> NDArray[Any]:
+    """One opaque item of so many bytes at every byte: indexing then copies whole items."""
+    return np.ndarray(len(block.buffer) - width + 1, f"V{width}", block.buffer, strides=(1,))

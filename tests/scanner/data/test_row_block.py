@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -42,13 +41,6 @@ def test_a_block_has_a_greatest_size() -> None:
     row = bytes(1 << 20)
     with pytest.raises(ValueError, match="at most 2147483647 are allowed"):
         RowBlock.join([row] * (BLOCK_BYTES_MAX // len(row) + 1))
-
-
-def test_rows_are_taken_in_the_order_asked_for() -> None:
-    """Taking copies the rows at some indices, out of a slice too."""
-    block = RowBlock.join([b"a", b"", b"ccc", b"dd"]).slice(1, 4)
-    taken = block.take(np.array([2, 0, 1]))
-    assert [taken.row(index) for index in range(3)] == [b"dd", b"", b"ccc"]
 
 
 @given(st.lists(st.lists(st.binary(max_size=20), max_size=4), max_size=4), st.data())
