@@ -114,6 +114,6 @@ def parse(kind: type[_Request], octets: Any) -> _Request:
     """
     try:
         return kind.FromString(bytes(octets))
-    except DecodeError as error:
+    except (DecodeError, UnicodeDecodeError) as error:  # The latter for text, by protobuf in pure Python.
         message = f"the request is not a {kind.DESCRIPTOR.full_name}"
         raise CallFailed(StatusCode.INVALID_ARGUMENT, message) from error

@@ -29,5 +29,5 @@ def parse_answer(kind: type[_Answer], message: Buffer, what: str) -> _Answer:
     require_unbroken_answer(message)
     try:
         return kind.FromString(bytes(message))
-    except DecodeError as error:
+    except (DecodeError, UnicodeDecodeError) as error:  # The latter for text, by protobuf in pure Python.
         raise DataCorrupted(f"{what} cannot be read: {error}") from error

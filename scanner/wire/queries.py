@@ -153,6 +153,6 @@ def parse_request(kind: type[_Message], message: Buffer | None, bytes_max: int |
     parsed = kind()
     try:
         parsed.MergeFromString(message)  # type: ignore[arg-type]  # Any buffer will do; the stubs say bytes.
-    except DecodeError as error:
+    except (DecodeError, UnicodeDecodeError) as error:  # The latter for text, by protobuf in pure Python.
         raise ArgumentInvalid(f"the request is not a {kind.__name__} message: {error}") from error
     return parsed

@@ -194,7 +194,7 @@ def _detail_of(details: bytes) -> errors_pb2.ErrorDetail | None:
         detail = errors_pb2.ErrorDetail()
         if any(each.Unpack(detail) for each in status.details):
             return detail
-    except DecodeError:
+    except (DecodeError, UnicodeDecodeError):  # The latter for text, by protobuf in pure Python.
         pass  # Details of someone else, or damaged: the status code has to do.
     return None
 
