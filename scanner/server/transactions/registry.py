@@ -1,4 +1,4 @@
-"""The transactions of a server: staged, decided once, completed, and forgotten.
+"""The transactions of a server: staged, decided once, and completed.
 
 Invariants:
 
@@ -43,6 +43,7 @@ from scanner.errors import (
 from scanner.server.failures import Failures
 from scanner.server.transactions.completion import Applier, Completion
 from scanner.server.transactions.decisions import Decision
+from scanner.server.transactions.forgetting import Forgetting, is_once
 from scanner.server.transactions.names import TransactionName, TransactionTable, VersionKey
 from scanner.server.transactions.stage_writer import StageRoom, StageWriter
 from scanner.server.transactions.stages import Attempt
@@ -59,8 +60,6 @@ if TYPE_CHECKING:
 _APPLYING_SHARE = 2
 """Room on the disk that applying takes, in sizes of the stages: rows and changelog."""
 
-_ONCE = "once:"
-"""What the names begin with that are used for one version."""
 _logger = logging.getLogger(__name__)
 
 
@@ -108,9 +107,7 @@ class Transactions:
         self._nursery = nursery
         self._run_blocking = run_blocking
         self._now_ms = now_ms
-        self._begun_ms = now_ms()
-        self._to_come: set[int] = set()
-        """Times that an earlier server, whose clock was ahead, has stamped stages and decisions with."""
+        self._forgetting = Forgetting(catalog, config, now_ms)
         self._applier = Applier(catalog, config, run_blocking)
         self._tables: dict[int, TransactionTable] = {}
         self._room = StageRoom(config.transaction_stage_bytes_max, self._tables)
@@ -330,56 +327,10 @@ class Transactions:
         decided = -1 if name.decision is None else name.decision.version
         for version in name.stages.versions:
             stages = name.stages.of_version(version)
-            age_ms = min(self._age_ms(each.key.staged_ms) for each in stages)
+            age_ms = min(self._forgetting.age_ms(each.key.staged_ms) for each in stages)
             if version > decided and not name.sessions and age_ms >= 1000 * config.transaction_stage_ttl_s:
                 await self._drop(name, stages)
-        ttl_s = (
-            config.transaction_once_ttl_s if name.text.startswith(_ONCE) else config.transaction_name_ttl_s
-        )
-        if name.decision is None:
-            ttl_s = config.transaction_name_ttl_s_min
-        if self._is_over(name, ttl_s):
-            await self._forget(name)
-
-    def _age_ms(self, stamp_ms: int) -> int:
-        """How long ago something was used or staged; by a clock that was ahead: how long this server has run since."""
-        now_ms = self._now_ms()
-        return now_ms - (self._begun_ms if stamp_ms > now_ms and stamp_ms in self._to_come else stamp_ms)
-
-    async def _make_room(self, table: TransactionTable) -> None:
-        """Forget the oldest of the names that are used once, if its writer will not come again."""
-        ttl_s = self._config.transaction_name_ttl_s_min
-        over = [
-            name
-            for text, name in table.names.items()
-            if text.startswith(_ONCE) and self._is_over(name, ttl_s)
-        ]
-        if over:
-            oldest = max(over, key=lambda name: (self._age_ms(name.used_ms), name.text))
-            async with oldest.lock:
-                if self._is_over(oldest, ttl_s):
-                    await self._forget(oldest)
-
-    def _is_over(self, name: TransactionName, ttl_s: float) -> bool:
-        """Whether a name is there still, and was not needed for so long."""
-        there = name.table.names.get(name.text) is name
-        return there and name.idle and self._age_ms(name.used_ms) >= 1000 * ttl_s
-
-    async def _forget(self, name: TransactionName) -> None:
-        table, text, used_ms = name.table, name.text, name.used_ms
-        # The buckets first: what the decision says is never less than what they say. Without a decision they are not
-        # asked to forget: in a restored directory they know more than it does.
-        served = await table.served()
-        for index in range(0 if name.decision is None else served.description.buckets):
-            bucket = await self._catalog.bucket(served, index)
-            if text in bucket.storage.applied_shares:
-                if ALL_KNOWN in bucket.storage.applied_shares and not text.startswith(_ONCE):
-                    await bucket.forget_transaction(ALL_KNOWN).wait_durable()
-                await bucket.forget_transaction(text).wait_durable()
-        await table.run(table.files.drop_decision, text)
-        name.decision, name.completion, name.uncertain = None, None, False
-        if name.used_ms == used_ms:  # Nobody waits for it.
-            del table.names[text]
+        await self._forgetting.forget_unused(name)
 
     async def _decide(
         self,
@@ -477,7 +428,7 @@ class Transactions:
         # Buckets may have this version itself, of which the decision was lost.
         if previous is None or newest in (previous, key.version):
             return False
-        if newest is None and (key.name.startswith(_ONCE) or not all_known):
+        if newest is None and (is_once(key.name) or not all_known):
             return True
         there = "none of this name is known" if newest is None else f"the newest that is known is {newest}"
         raise VersionGap(
@@ -600,7 +551,7 @@ class Transactions:
 
     async def _name(self, table: TransactionTable, key: VersionKey) -> TransactionName:
         if key.name not in table.names and len(table.names) >= self._config.transaction_names_max:
-            await self._make_room(table)
+            await self._forgetting.make_room(table)
         name = table.names.get(key.name)
         if name is None:
             if len(table.names) >= self._config.transaction_names_max:
@@ -648,8 +599,9 @@ class Transactions:
             name = table.names.setdefault(stage.key.name, fresh)
             name.stages.add(stage)
             name.used_ms = max(name.used_ms, stage.key.staged_ms)
-        stamps = [stage.key.staged_ms for stage in stages] + [name.used_ms for name in table.names.values()]
-        self._to_come.update(stamp for stamp in stamps if stamp > self._now_ms())
+        self._forgetting.note_stamps(
+            [stage.key.staged_ms for stage in stages] + [name.used_ms for name in table.names.values()]
+        )
         decided = [(name, name.decision) for name in table.names.values() if name.decision is not None]
         for name, _ in decided:
             await self._drop_superseded(name)

@@ -935,13 +935,14 @@ async def test_a_table_that_is_dropped_while_its_names_are_forgotten(
         for name in ("once:a", "once:b"):
             await transactions.publish(_key(name, 1), {})
         clock.hours += 2
-        forget = transactions._forget
+        forgetting = transactions._forgetting
+        forget = forgetting._forget
 
         async def forget_late(name: TransactionName) -> None:
             await catalog.drop("t")
             await forget(name)
 
-        monkeypatch.setattr(transactions, "_forget", forget_late)
+        monkeypatch.setattr(forgetting, "_forget", forget_late)
         await transactions.sweep()
     assert caplog.text == ""
 
