@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from scanner.server.tables.catalog import Catalog, ServedTable, TableSchema
     from scanner.server.tables.snapshots import SnapshotHold
     from scanner.storage.interface import Store
+    from scanner.storage.records import DiskStatus
     from scanner.tasks import RunBlocking
 
 UNUSED_S: Final = 3600.0
@@ -221,12 +222,15 @@ class ImageKeeper:
 
         Raises:
             BucketNotFound, TableNotFound: There is no such bucket.
+            StoreFailed: There may be another directory by now, whose image is none of ours.
 
         Waits:
             For an image that is made.
         """
         bucket = await self._catalog.bucket(table, index)
         async with self._lock:
+            if self._root is not None:
+                await self._check_disk()
             dropped = bucket.image.drop()
             await self._measure()
         return dropped
@@ -356,12 +360,21 @@ class ImageKeeper:
             StoreFailed: There may be another directory by now.
         """
         await self._measure()
-        disk = await self._run_blocking(self._store.check_disk)
-        if disk is None:
-            raise StoreFailed("the directory of the data is not where it was, or its disk does not answer")
+        disk = await self._check_disk()
         if disk.read_only:
             raise DiskFull("the disk is too full for an image; make room, and try again")
         return disk.free_bytes // 2
+
+    async def _check_disk(self) -> DiskStatus:
+        """See that the directory is still ours; and how full its disk is.
+
+        Raises:
+            StoreFailed: There may be another directory by now.
+        """
+        disk = await self._run_blocking(self._store.check_disk)
+        if disk is None:
+            raise StoreFailed("the directory of the data is not where it was, or its disk does not answer")
+        return disk
 
     async def _make_room(self, path: Path, wanted_bytes: int) -> None:
         """Remove images that no scan reads any more, as far as it takes, for another one that gets longer."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import resource
+import shutil
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, nullcontext, suppress
@@ -491,6 +492,21 @@ async def test_images_of_a_directory_that_has_replaced_ours_stay(tmp_path: Path)
         (data / "images" / "000099" / "0000.image").write_bytes(b"whole")
         await at.images.look()
         assert files(data) == files(tmp_path / "elsewhere") == ["0000.image"]
+
+
+async def test_no_image_is_dropped_from_a_directory_that_has_replaced_ours(tmp_path: Path) -> None:
+    """A restored copy has the same tables, whose images have the same names."""
+    data = tmp_path / "data"
+    async with serving(data) as at:
+        await at.create()
+        await at.make()
+        shutil.copytree(data, tmp_path / "copy")
+        assert await at.images.drop(await at.catalog.table("items"), 0)
+        data.rename(tmp_path / "elsewhere")
+        (tmp_path / "copy").rename(data)
+        with pytest.raises(StoreFailed, match="is not where it was"):
+            await at.images.drop(await at.catalog.table("items"), 0)
+        assert files(data) == ["0000.image"]
 
 
 @pytest.mark.parametrize("begun", [True, False], ids=["while it is made", "when it has its name"])
