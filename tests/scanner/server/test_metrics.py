@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -149,6 +150,16 @@ async def test_files_for_operators_name_metrics_that_exist(name: str) -> None:
     assert asked <= there
     if name.endswith(".json"):
         assert json.loads(text)["panels"]
+
+
+async def test_a_panel_draws_few_lines() -> None:
+    """Counters that have all their labels from the start are drawn where something happens, and not as lines at 0."""
+    samples = Counter(re.findall(r"^(weir_\w+)", await collected(), re.MULTILINE))
+    assert samples["weir_refused_connections_total"] > 10
+    text = (PAGE.with_suffix("") / "dashboard.json").read_text(encoding="utf-8")
+    drawn = re.findall(r'"expr": "rate\((weir_\w+_total)\[5m\]\)"', text)
+    assert drawn
+    assert max(samples[name] for name in drawn) < 10
 
 
 async def test_every_metric_is_documented() -> None:
