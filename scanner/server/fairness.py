@@ -43,10 +43,10 @@ REOPEN_INTERVAL_S: Final = 1.0
 _FIRST_STEP_BYTES: Final = 48 * 1024
 """A batch of them is sent at once on a new connection, too, which takes 64 KiB by TCP as by HTTP/2: the rest of a
 longer one would wait until the next step, a long one, has ended. Less would be all overhead."""
-_STEP_GROWTH: Final = 8
-"""The second batch is about what a socket takes at once (`near_send_buffer_bytes`): the rest of a longer one would wait
-for the third step, so that rows come at once and then none for as long as two whole steps take. Each step costs server
-and client something beside its rows, so there is one between the first and the whole ones."""
+_STEP_GROWTH: Final = 4
+"""The second batch is what a socket takes at once (half of `near_send_buffer_bytes`; of all of that it often takes a
+part): the rest of a longer one would wait for the third step, so that rows come at once and then none for as long as
+two whole steps take. Each step costs server and client something beside its rows, so steps do not grow by less."""
 _FIRST_STEPS_MAX: Final = 8
 """First steps in a row while further ones wait: half of what the further one reads (`_FIRST_STEP_BYTES`,
 `_SHARED_STEP_BYTES_MIN`). At three, a third of what 64 new scans waited for were second steps of the quicker ones."""
@@ -124,7 +124,7 @@ class StepTurns:
     Invariants:
 
     1. From one step to the next every other task that can run has its turn.
-    2. While there are both, eight first steps come to one further, which reads twice as much: neither many running
+    2. While there are both, eight first steps come to one further, which reads twice as much at most: neither many running
        scans nor many new ones keep the others waiting.
     3. A connection whose calls begin may have quiet rounds behind its steps, but no step of another one waits for them.
     4. The more wait, the smaller the steps are (`step_bytes`), down to a least size: a scan that steps alone pays for
@@ -224,7 +224,7 @@ class SlowStart:
     """The size of a push scan's steps: small at first, and after a park.
 
     A consumer that asks for little and then takes nothing costs one small read; one that goes on taking soon gets
-    steps as large as its source makes them, and one that has room for them from the third step on.
+    steps as large as its source makes them, and one that has room for them from the fourth step on.
     """
 
     __slots__ = ("_bytes",)
@@ -239,7 +239,7 @@ class SlowStart:
         return not self._bytes
 
     def next_step_bytes(self, credit_bytes: int) -> int:
-        """Stored bytes to read in the next step: 48 KiB, then twice as many; eight times if the credit allows.
+        """Stored bytes to read in the next step: 48 KiB, then twice as many; four times if the credit allows.
 
         Args:
             credit_bytes: Credit left. The first step reads 48 KiB whatever it is.
