@@ -124,8 +124,8 @@ class StepTurns:
     Invariants:
 
     1. From one step to the next every other task that can run has its turn.
-    2. While there are both, eight first steps come to one further, which reads twice as much at most: neither many running
-       scans nor many new ones keep the others waiting.
+    2. While there are both, eight first steps come to one further, which reads twice as much at most: neither many
+       running scans nor many new ones keep the others waiting.
     3. A connection whose calls begin may have quiet rounds behind its steps, but no step of another one waits for them.
     4. The more wait, the smaller the steps are (`step_bytes`), down to a least size: a scan that steps alone pays for
        few steps, and a round of many does not take longer for it.
