@@ -282,13 +282,13 @@ def test_what_an_interrupt_kept_from_a_reader_is_not_stored(
             assert next(batches)["id"].to_pylist() == [1]
             table.write(pa.table([[2], ["not got"]], schema=SCHEMA))
             with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-                call = batches._portal.call
+                read = batches._portal.read
 
-                def call_and_interrupt(*arguments: Any) -> None:
-                    call(*arguments)
+                def read_and_interrupt(*arguments: Any) -> None:
+                    read(*arguments)
                     raise KeyboardInterrupt
 
-                patch.setattr(batches._portal, "call", call_and_interrupt)
+                patch.setattr(batches._portal, "read", read_and_interrupt)
                 next(batches)
         assert [each.position for each in table.group("audit").buckets] == [1]
         with reader.stop_at("end").execute() as batches:
@@ -328,7 +328,7 @@ def test_what_two_interrupts_kept_from_a_reader_is_not_stored(
                 call(bring)
                 leave(held, abandoned=abandoned)
 
-            patch.setattr(batches._portal, "call", interrupt)
+            patch.setattr(batches._portal, "read", interrupt)
             with pytest.raises(KeyboardInterrupt):
                 next(batches)
             if not auto_commit:
