@@ -240,7 +240,7 @@ class SocketBytes:
         self._socket.close()
 
     def _end(self) -> None:
-        """End the connection: a process that was forked has the socket as well, and a close alone waits for its own."""
+        """End the connection: if a forked process has the socket, too, a close alone leaves it open."""
         with contextlib.suppress(OSError):  # The peer has.
             self._socket.shutdown(socket.SHUT_RDWR)
 

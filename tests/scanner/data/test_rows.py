@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import decimal
 import random
-import sys
 
 import pyarrow as pa
 import pytest
@@ -17,6 +16,7 @@ from scanner.data.rows import ROW_BYTES_MAX, RowCodec, keys_of_rows
 from scanner.data.table import TableDescription
 from scanner.errors import ColumnNotFound, DataCorrupted, KeyInvalid, SchemaMismatch
 from tests.support.arrow_values import STORED_TYPES, batches
+from tests.support.python_calls import counted_calls
 
 
 @given(batch=batches())
@@ -211,18 +211,7 @@ def test_rows_of_many_schemas_cost_no_more_than_of_few() -> None:
     def calls_of_decoding(lengths: list[int]) -> int:
         codec, rows = _histories(batch, lengths)
         codec.decode(rows)
-        calls = 0
-
-        def count(_frame: object, event: str, _argument: object) -> None:
-            nonlocal calls
-            calls += event == "call"
-
-        sys.setprofile(count)
-        try:
-            codec.decode(rows)
-        finally:
-            sys.setprofile(None)
-        return calls
+        return counted_calls(lambda: codec.decode(rows))
 
     assert calls_of_decoding(list(range(1, 102))) < 2 * calls_of_decoding([100, 101])
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from scanner.data.filters import Operator, Predicate
 from scanner.data.keys import KeyCodec, KeyRange, prefix_end
 from scanner.data.table import TableDescription
 from scanner.errors import ArgumentInvalid, BucketNotFound, ColumnNotFound, KeyInvalid, SchemaMismatch
+from tests.support.python_calls import counted_calls
 
 TABLE = TableDescription(
     name="flights",
@@ -130,24 +130,9 @@ def test_conditions_are_all_joined(scan: Builder) -> None:
 
 def test_a_condition_is_checked_once(scan: Builder) -> None:
     """A call of `where` looks at its own conditions alone, however many were given by calls before it."""
-
-    def calls_of_next(scan: Builder) -> int:
-        calls = 0
-
-        def count(_frame: object, event: str, _argument: object) -> None:
-            nonlocal calls
-            calls += event == "call"
-
-        condition = col("flight") > 1
-        sys.setprofile(count)
-        try:
-            scan.where(condition)
-        finally:
-            sys.setprofile(None)
-        return calls
-
+    condition = col("flight") > 1
     many = scan.where(*(col("flight") > each for each in range(50)))
-    assert calls_of_next(many) == calls_of_next(scan)
+    assert counted_calls(lambda: many.where(condition)) == counted_calls(lambda: scan.where(condition))
 
 
 def test_alternatives_and_opposites(scan: Builder) -> None:

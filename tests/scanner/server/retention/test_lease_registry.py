@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections import Counter
 
 import pytest
@@ -19,6 +18,7 @@ from scanner.server.retention.lease_registry import (
     LeaseKey,
     LeaseRegistry,
 )
+from tests.support.python_calls import counted_calls
 
 KEY = LeaseKey("anna", "report")
 
@@ -174,18 +174,8 @@ def test_a_lease_that_is_renewed_is_written_without_its_states_being_encoded_aga
         registry.acquire(KEY, [state(index) for index in range(buckets)], ttl_ms=10, now_ms=0)
         LeaseRegistry.to_document(registry.frozen())
         renewed = registry.renew(KEY, now_ms=5)
-        calls = 0
-
-        def count(_frame: object, event: str, _argument: object) -> None:
-            nonlocal calls
-            calls += event == "call"
-
-        sys.setprofile(count)
-        try:
-            written = LeaseRegistry.to_document([renewed])
-        finally:
-            sys.setprofile(None)
-        assert LeaseRegistry.from_document(written, 5).frozen() == (renewed,)
+        calls = counted_calls(lambda: LeaseRegistry.to_document([renewed]))
+        assert LeaseRegistry.from_document(LeaseRegistry.to_document([renewed]), 5).frozen() == (renewed,)
         return calls
 
     assert calls_of_writing(2) == calls_of_writing(200)

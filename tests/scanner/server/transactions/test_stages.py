@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-
 from hypothesis import given
 from hypothesis import strategies as st
 
 from scanner.server.transactions.stages import Attempt, Stages
 from scanner.storage.transactions import StageKey, StoredStage
+from tests.support.python_calls import counted_calls
 
 ATTEMPT = Attempt(0, 0)
 KEYS = st.builds(
@@ -62,15 +61,4 @@ def test_one_more_looks_at_few_of_many() -> None:
 
     for sequence in range(1, 1025):
         stage_next(sequence)
-    calls = 0
-
-    def count(_frame: object, event: str, _argument: object) -> None:
-        nonlocal calls
-        calls += event == "call"
-
-    sys.setprofile(count)
-    try:
-        stage_next(1025)
-    finally:
-        sys.setprofile(None)
-    assert calls < 40
+    assert counted_calls(lambda: stage_next(1025)) < 40
